@@ -70,7 +70,7 @@ def test_an_unreadable_block(inputs: Path, tmp_path: Path) -> None:
     (inputs / "b.txt.gz").unlink()
     planned = job(inputs, tmp_path / "other")
     (inputs / "a.txt").unlink()
-    with pytest.raises(UserError, match=r"a.txt does not exist$"):
+    with pytest.raises(UserError, match=r"a.txt does not exist: correct the path$"):
         run(planned)
     assert complete_files(tmp_path / "other") == []
 

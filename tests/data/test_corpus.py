@@ -140,7 +140,7 @@ def test_large_counts_are_written_with_commas(write) -> None:
 def test_a_missing_file_suggests_a_similar_name(write, tmp_path: Path) -> None:
     target = write("train.de", "x\n")
     assert "train.dee does not exist: did you mean train.de?" in message(Corpus(tmp_path / "train.dee", target))
-    assert message(Corpus(tmp_path / "zzz", target)).endswith("zzz does not exist")
+    assert message(Corpus(tmp_path / "zzz", target)).endswith("zzz does not exist: correct the path")
     assert "does not exist: its folder" in message(Corpus(tmp_path / "no" / "train.en", target))
 
 
@@ -154,7 +154,7 @@ def test_unreadable_files(write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    assert "a.de: change its mode, or use another file" in message(Corpus(whole, whole))
+    assert "a.de: change its permissions, or use another file" in message(Corpus(whole, whole))
 
 
 def test_invalid_utf8_is_reported_with_its_line(write) -> None:

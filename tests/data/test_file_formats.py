@@ -278,7 +278,7 @@ def test_broken_tables(tmp_path: Path, write) -> None:
     arrow.unlink()
     assert "data-00001-of-00002.arrow does not exist" in message(Corpus(folder))
     (folder / "state.json").write_text('{"_data_files": [{"filename": "../a.arrow"}]}')
-    assert "lists no data files" in message(Corpus(folder))
+    assert "must list Arrow files" in message(Corpus(folder))
     (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     assert f"contains the splits train, test: name one of them, such as {folder}/train" in message(Corpus(folder))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragoman.data.corpus import ColumnChoice
-from dragoman.data.file_formats import ColumnFormat, find_column, missing_column, parse_turns
+from dragoman.data.file_formats import ColumnFormat, find_columns, missing_column, pairs_or_text, parse_turns
 from dragoman.data.text_files import open_file
 from dragoman.errors import UserError
 
@@ -31,46 +31,46 @@ class ParquetFormat(ColumnFormat):
 
     def check_file(self, path: Path) -> None:
         """Raise a UserError if the file cannot be opened, is broken, or pyarrow is missing."""
-        with self._open(path):
+        with self._open(path):  # which raises these errors
             pass
 
     def data_format(self, corpus: Corpus) -> str:
-        """Return "turns" for a column of dialogues, "text" if there is no target column, otherwise "pairs"."""
+        """Return the name of the data format: "turns" (dialogues), "text" (sources without targets) or "pairs".
+
+        A column "turns" or "messages" holds dialogues, unless the user has chosen another column as the source.
+        """
         with self._open(corpus.source) as table:
             names = column_names(table.schema)
         if corpus.source_column is None and any(name in names for name in TURN_COLUMNS):
             return "turns"
-        source, target = _find_columns(corpus.columns, names)
-        return "text" if target is None and source is not None and corpus.target_column is None else "pairs"
+        return pairs_or_text(corpus, names)
 
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield (row number, texts of the columns) for every row; null is an empty text."""
+        """Yield (row number from 1, texts of the chosen columns) for every row; null is an empty text."""
         path = corpus.source
         with self._open(path) as table:
             names = column_names(table.schema)
-            chosen = []
-            for choice, name in zip(columns, _find_columns(columns, names)):
+            chosen_names = []
+            for choice, name in zip(columns, find_columns(columns, names)):
                 if name is None:
                     raise missing_column(choice, names, path)
-                chosen.append(name)
-            yield from enumerate(_text_rows(table, chosen, path), 1)
-            if not table.rows and not allow_empty:
+                chosen_names.append(name)
+            yield from enumerate(_text_rows(table, chosen_names, path), 1)
+            if not table.rows_read and not allow_empty:
                 raise UserError(f"{path} has no rows, but needs one sentence pair per row: use another file")
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield the turns of every row with a dialogue ("turns" or "messages"); None if it has none."""
+        """Yield (row number from 1, turns of its dialogue) for every row; the turns are None if it has no dialogue."""
         with self._open(corpus.source) as table:
             columns = [name for name in TURN_COLUMNS if name in table.schema.names]
-            row = 0
-            for batch in table.batches(columns):
-                for record in batch.to_pylist():
-                    row += 1
-                    yield row, parse_turns(record, f"{corpus.source}, row {row:,}")
+            records = (record for batch in table.batches(columns) for record in batch.to_pylist())
+            for row, record in enumerate(records, 1):
+                yield row, parse_turns(record, location=f"{corpus.source}, row {row:,}")
 
     def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
-        """Yield the turns of every row if there is a column of dialogues, otherwise the sources."""
+        """Yield the turns of every row if there is a column of dialogues, otherwise the source of every row."""
         if self.data_format(corpus) == "turns":
             yield from (turns or [] for _, turns in self.read_turns(corpus))
         else:
@@ -78,7 +78,7 @@ class ParquetFormat(ColumnFormat):
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[_Table]:
-        """Open a table; raise a UserError if it is missing or broken, or pyarrow is missing."""
+        """Open a Parquet file; raise a UserError if it is missing or broken, or pyarrow is missing."""
         with open_file(path):  # raises UserErrors about missing files and permissions
             pass
         with arrow_errors(path, self.kind):
@@ -96,7 +96,7 @@ class DatasetFormat(ParquetFormat):
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[_Table]:
-        """Open a table; raise a UserError if it is broken or pyarrow is missing."""
+        """Open the folder of a dataset; raise a UserError if it is no such folder or broken, or pyarrow is missing."""
         if (path / SPLITS_FILE).is_file():
             splits = _read_json(path / SPLITS_FILE).get("splits") or ["train"]
             raise UserError(
@@ -105,13 +105,16 @@ class DatasetFormat(ParquetFormat):
             )
         if not (path / STATE_FILE).is_file():
             raise UserError(
-                f"{path} is not a folder that datasets.save_to_disk wrote: it has no {STATE_FILE}; save it again"
+                f"{path} is not a folder that datasets.save_to_disk wrote: it has no state.json; save the dataset again"
             )
         state = _read_json(path / STATE_FILE)
         files = [entry.get("filename") for entry in state.get("_data_files") or [] if isinstance(entry, dict)]
         names = [name for name in files if isinstance(name, str) and Path(name).name == name]  # none outside the folder
-        if not names or len(names) < len(files) or state.get("_indices_data_files"):
-            raise UserError(f"{path / STATE_FILE} lists no data files that can be read: save the dataset again")
+        if not names or len(names) < len(files) or state.get("_indices_data_files"):  # the last: a selection of rows
+            raise UserError(
+                f"{path / STATE_FILE} must list Arrow files of its own folder, without a selection of their rows: call "
+                "flatten_indices() on the dataset, and save it again"
+            )
         for name in names:
             with open_file(path / name):  # raises UserErrors about missing files and permissions
                 pass
@@ -125,10 +128,10 @@ def is_dataset_folder(path: Path) -> bool:
 
 
 class _Table:
-    """A table on disk: its schema, its number of rows so far, and its record batches."""
+    """A table on disk: its schema, the number of rows read so far, and its record batches."""
 
-    schema: Any
-    rows = 0  # that were read
+    schema: Any  # pyarrow.Schema
+    rows_read = 0
 
     def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield record batches with (at least) the given columns."""
@@ -145,7 +148,7 @@ class _ParquetTable(_Table):
     def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield record batches with the given columns."""
         for batch in self.file.iter_batches(BATCH_ROWS, columns=columns):
-            self.rows += batch.num_rows
+            self.rows_read += batch.num_rows
             yield batch
 
 
@@ -167,7 +170,7 @@ class _ArrowTable(_Table):
         for path in self.files:
             with self._map(path) as source, ipc.open_stream(source) as reader:
                 for batch in reader:
-                    self.rows += batch.num_rows
+                    self.rows_read += batch.num_rows
                     yield batch
 
     def _map(self, path: Path) -> Any:
@@ -177,17 +180,8 @@ class _ArrowTable(_Table):
         return pyarrow.memory_map(str(path))
 
 
-def _find_columns(columns: Sequence[ColumnChoice], names: list[str]) -> list[str | None]:
-    """Return the name of each chosen column in a table with the columns `names`; None for one that it lacks.
-
-    If the user has named no column, and the table has just two, these are the source and the target (`only_columns`).
-    """
-    no_names_given = all(choice.column is None for choice in columns)
-    return [find_column(choice, names, only_columns=no_names_given) for choice in columns]
-
-
 def column_names(schema: Any) -> list[str]:
-    """Return the names of the columns of a table; those in a structure with a dot: `translation.en`."""
+    """Return the names of the columns of a pyarrow schema; those within a structure with a dot: `translation.en`."""
     import pyarrow
 
     names = []
@@ -198,9 +192,9 @@ def column_names(schema: Any) -> list[str]:
 
 
 def _text_rows(table: _Table, columns: list[str], path: Path) -> Iterator[list[str]]:
-    """Yield the texts of the columns, row by row; a column that does not hold strings is a UserError."""
+    """Yield the texts of the columns, row by row, "" for null; a column with other values is a UserError."""
     for batch in table.batches(columns):
-        texts = []
+        texts_of_columns = []
         for name in columns:
             values = table_column(batch, name).to_pylist()
             if wrong := [value for value in values if value is not None and not isinstance(value, str)]:
@@ -208,12 +202,12 @@ def _text_rows(table: _Table, columns: list[str], path: Path) -> Iterator[list[s
                     f"{path}: the column {name!r} must hold strings, not {type(wrong[0]).__name__} such as "
                     f"{wrong[0]!r:.40}: choose another column"
                 )
-            texts.append([value or "" for value in values])
-        yield from map(list, zip(*texts))
+            texts_of_columns.append([value or "" for value in values])
+        yield from map(list, zip(*texts_of_columns))
 
 
 def table_column(batch: Any, name: str) -> Any:
-    """Return a column of a table or record batch; one in a structure has a dotted name."""
+    """Return a column of a pyarrow table or record batch; one within a structure has a dotted name: translation.en."""
     if name in batch.schema.names:
         return batch.column(name)
     from pyarrow import compute
@@ -239,9 +233,9 @@ def arrow_errors(path: Path | str, kind: str) -> Iterator[None]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a saved dataset; raise a UserError if it is broken."""
+    """Read the JSON object of a file that `datasets` wrote, {} if it is no object; broken JSON is a UserError."""
     try:
         values = json.loads(path.read_bytes())
     except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}): save the dataset again") from None
+        raise UserError(f"{path} cannot be read ({error}): save the dataset again with save_to_disk") from None
     return values if isinstance(values, dict) else {}

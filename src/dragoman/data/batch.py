@@ -40,7 +40,7 @@ SubwordSamplers = tuple[SubwordSampler | None, SubwordSampler | None]  # of sour
 
 @dataclass(frozen=True)
 class Batch:
-    """Token ids of sentence pairs, as input of a model and its labels.
+    """Token ids of sentence pairs: the input of a model, and the labels that it has to predict.
 
     A padded batch has a row per pair. A packed batch has one row with all sources and one with all targets; the rest of
     these rows is divided into further sequences, so that all batches have the same shape. Lengths include special
@@ -87,9 +87,9 @@ class Batch:
 
     @property
     def padding_ratio(self) -> float:
-        """Share of the positions that hold padding; labels of source tokens need no positions of a target."""
-        tokens = self.source_tokens + (self.target_tokens if self.label_positions is None else 0)
-        return 1 - tokens / max(1, self.num_positions)
+        """Share of the positions that hold padding."""
+        target_tokens = self.target_tokens if self.label_positions is None else 0  # 0: the labels are for the source
+        return 1 - (self.source_tokens + target_tokens) / max(1, self.num_positions)
 
     @property
     def num_positions(self) -> int:
@@ -118,8 +118,8 @@ class Batch:
         """Append all sequences again: as further rows, or to the end of the one row of a packed batch."""
         from torch import cat
 
-        assert self.label_positions is None
-        packed_fields = ("source", "target", "labels") if self.is_packed else ()
+        assert self.label_positions is None  # which would have to be shifted
+        packed_fields = ("source", "target", "labels") if self.is_packed else ()  # 1 S and 1 T: one row
         changed: dict[str, Any] = {"source_tokens": 2 * self.source_tokens, "target_tokens": 2 * self.target_tokens}
         for name, tensor in self.tensors().items():
             changed[name] = cat((tensor, tensor), dim=1 if name in packed_fields else 0)

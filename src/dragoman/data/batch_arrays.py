@@ -48,18 +48,25 @@ class PairTokens:
 
     @staticmethod
     def of(framings: Sequence[Framing], corpus: Indices) -> PairTokens:
-        """Return the tokens of pairs that belong to the corpora `corpus`, each of which has its own framing.
+        """Return the special tokens of the pairs of a batch, given the index of the corpus that each pair belongs to.
 
-        The framings may differ in language codes, which stand in the same places.
+        `framings` has the special tokens of each corpus, or one element for all of them. They may differ in language
+        codes, which stand in the same places.
         """
         first = framings[0]
         if len(framings) == 1:
             return PairTokens(first.source_prefix, first.source_suffix, first.target_prefix, first.eos)
-        affixes = [(framing.source_prefix, framing.source_suffix, framing.target_prefix) for framing in framings]
-        prefix, suffix, target = (
-            [np.array(ids)[corpus] for ids in zip(*sides, strict=True)] for sides in zip(*affixes, strict=True)
+
+        def ids_of_pairs(affixes: list[tuple[int, ...]]) -> list[Indices]:
+            """Return the id of every pair, for each position of a prefix or suffix, given that of each corpus."""
+            return [np.array(corpus_ids)[corpus] for corpus_ids in zip(*affixes, strict=True)]
+
+        return PairTokens(
+            source_prefix=ids_of_pairs([framing.source_prefix for framing in framings]),
+            source_suffix=ids_of_pairs([framing.source_suffix for framing in framings]),
+            target_prefix=ids_of_pairs([framing.target_prefix for framing in framings]),
+            eos=first.eos,
         )
-        return PairTokens(prefix, suffix, target, first.eos)
 
 
 @dataclass(frozen=True)
@@ -75,22 +82,27 @@ class BatchArrays:
 
     @staticmethod
     def from_pairs(special: PairTokens, source: RaggedArray, target: RaggedArray) -> BatchArrays:
-        """Add special tokens to pairs: the model reads BOS y and predicts y EOS; features get none.
+        """Add special tokens to pairs: for a target y, the model reads BOS y and predicts the labels y EOS.
 
-        Tokens that are generated first, such as a language code, are read after BOS, and are no labels.
+        Tokens that are generated first, such as a language code, are read after BOS, and are no labels. Feature vectors
+        in place of source tokens get no special tokens.
         """
-        if source.values.ndim == 1:
-            source = source.with_special_tokens(special.source_prefix, special.source_suffix)
-        unlabeled = (IGNORE_INDEX,) * (len(special.target_prefix) - 1)
-        labels = target.with_special_tokens(unlabeled, (special.eos,))
-        return BatchArrays(source, target.with_special_tokens(special.target_prefix, ()), labels)
+        if source.values.ndim == 1:  # token ids
+            source = source.with_special_tokens(prefix=special.source_prefix, suffix=special.source_suffix)
+        unlabeled = (IGNORE_INDEX,) * (len(special.target_prefix) - 1)  # all tokens of the prefix but BOS
+        labels = target.with_special_tokens(prefix=unlabeled, suffix=(special.eos,))
+        target = target.with_special_tokens(prefix=special.target_prefix, suffix=())
+        return BatchArrays(source, target, labels)
 
     @staticmethod
     def from_rows(rows: Sequence[BatchRow], labels_source: bool, pad: int) -> BatchArrays:
-        """Join rows of an objective; with `labels_source` a target has the labels of the source tokens, or `pad`."""
+        """Concatenate rows, which an objective has built with their special tokens.
+
+        The target of a row is BOS y EOS; with `labels_source` it has a label for each source token, `pad` for none.
+        """
         source = RaggedArray.from_rows(row.source for row in rows)
         types = [row.token_type_ids for row in rows if row.token_type_ids is not None]
-        optional: dict[str, Any] = {
+        optional: dict[str, Any] = {  # fields of BatchArrays
             "token_type_ids": RaggedArray.from_rows(types) if types else None,
             "sentence_labels": np.array([row.sentence_label for row in rows]),
         }
@@ -132,6 +144,7 @@ class BatchArrays:
 
         A row that is too short for its tokens is made longer. The padding at its end counts as further sequences, so
         that the lengths of all sequences (as many for source as for target, some of them 0) add up to the row.
+        `indices` are those of the pairs in the store, `pad` is the id of padding.
         """
         columns = (self.source, self.target)
         source_row, target_row = (
@@ -151,11 +164,13 @@ class BatchArrays:
             "target_lengths": np.pad(target_lengths, (0, sequences - len(target_lengths))),
             "labels": self.labels.packed(IGNORE_INDEX, source_row if self.labels_source else target_row),
         }
-        if self.labels_source:  # label positions are padded, to a sixteenth of the row or more: few shapes occur
+        if self.labels_source:
             labeled = np.flatnonzero(arrays["labels"][0] != IGNORE_INDEX)
-            positions = np.zeros(_grow_to_fit(max(64, source_row // 16), len(labeled), step=1.0), np.int64)
+            # a multiple of 1/16 of the row, and of at least 64 positions, so that few shapes occur
+            num_positions = _grow_to_fit(max(64, source_row // 16), len(labeled), step=1.0)
+            positions = np.zeros(num_positions, np.int64)  # those after the labels have the label IGNORE_INDEX
             positions[: len(labeled)] = labeled
-            is_label = np.arange(len(positions)) < len(labeled)
+            is_label = np.arange(num_positions) < len(labeled)
             arrays["labels"] = np.where(is_label, arrays["labels"][0, positions], IGNORE_INDEX)
             arrays["label_positions"] = positions
         if self.token_type_ids is not None:
@@ -163,7 +178,7 @@ class BatchArrays:
         return self._to_batch(indices, arrays, max_lengths=(max_source, max_target))
 
     def _to_batch(self, indices: Indices, arrays: dict[str, Ids], max_lengths: tuple[int, int] | None = None) -> Batch:
-        """Convert arrays, named after the fields of a batch, to tensors."""
+        """Return a batch of pairs with these store indices; `arrays` are its tensors, by the name of the field."""
         from torch import from_numpy
 
         tensors: dict[str, Any] = {name: from_numpy(array) for name, array in arrays.items()}
@@ -177,16 +192,21 @@ class BatchArrays:
 
 
 def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
-    """Increase a row length until it exceeds `tokens`, in steps of the share `step` of it, so that few shapes occur.
+    """Increase a row length until it exceeds `tokens`, in steps of `step` · `length`, so that few shapes occur.
 
     A length of 0 stays 0: there is no such row.
     """
-    increment = max(1, int(length * step))
-    return length + increment * max(0, -(-(tokens + 1 - length) // increment)) if length else 0
+    if not length:
+        return 0
+    missing = max(0, tokens + 1 - length)
+    return length + round_up(missing, multiple=max(1, int(length * step)))
 
 
 def pad_rows(rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
-    """Pad B lists of ids, or arrays of vectors (S F each), to B T ids or B S F vectors; also return the B lengths."""
+    """Pad B rows to the longest, and return them with their lengths (B).
+
+    Rows of ids become a tensor B T, filled with the id `pad`; rows of feature vectors, arrays S F, become B S F.
+    """
     from torch import from_numpy
 
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -217,7 +237,7 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
     for first, last in ((0, pairs), (pairs, rows)):
         selected = torch.cat([torch.arange(first, last) + copy * rows for copy in range(batch.copies)])
         half: dict[str, Any] = batch.tensors()
-        if (positions := half.pop("label_positions", None)) is not None:
+        if (positions := half.pop("label_positions", None)) is not None:  # in the flattened source
             start, end = first * batch.source.shape[1], last * batch.source.shape[1]
             in_half = (positions >= start) & (positions < end)
             labels = {"label_positions": positions[in_half] - start, "labels": half.pop("labels")[in_half]}
@@ -236,8 +256,8 @@ def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
     arrays, shape = _unpack(batch)
     cumulative = np.cumsum(arrays.source.lengths + arrays.target.lengths)
     middle = min(max(1, int(np.searchsorted(cumulative, cumulative[-1] / 2))), len(batch) - 1)
-    text = batch.source if batch.source.shape[1] and batch.source.dim() == 2 else batch.target
-    pad = int(text[0, -1])  # a packed row is never full
+    ids = batch.source if batch.source.shape[1] and batch.source.dim() == 2 else batch.target  # not feature vectors
+    pad = int(ids[0, -1])  # the last position of a packed row is always padding
     halves = []
     for pairs in (slice(0, middle), slice(middle, None)):
         half_arrays = BatchArrays(

@@ -36,53 +36,49 @@ class DataPosition:
 
 
 def longer_side(source: Lengths, target: Lengths) -> Lengths:
-    """Return the length of the longer side of pairs, with EOS."""
+    """Return for each pair the larger of its source and target lengths, plus 1 for EOS or BOS."""
     return np.maximum(source + 1, target + 1)
 
 
 def both_sides(source: Lengths, target: Lengths) -> tuple[Lengths, Lengths]:
-    """Return the lengths of both sides, with EOS or BOS."""
+    """Return the source and the target length of each pair, plus 1 for EOS or BOS."""
     return source + 1, target + 1
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How an objective turns pairs of a store into rows of a batch.
+    """How an objective turns pairs of a store into rows of a batch."""
 
-    Attributes:
-        framing: special tokens around pairs.
-        model_framing: that of a multilingual model, which has one for the languages of each corpus.
-        build_row: builds a row, anew in every epoch; None for pairs with their framing.
-        labels_source: whether the labels are for tokens of the source instead of a target.
-        row_length: estimates the lengths of padded rows from the lengths of source and target in the store.
-        packed_lengths: estimates the lengths that rows take in the two packed rows.
-        distinct_epochs: number of epochs whose rows (such as their masks) differ; then they repeat. None: never.
-        doubled: whether every pair is in its batch twice.
-        subword_samplers: segment source and target anew in every epoch (subword regularization).
-    """
-
-    framing: Framing = ENCODER_DECODER_FRAMING
-    build_row: RowBuilder | None = None
-    labels_source: bool = False
+    framing: Framing = ENCODER_DECODER_FRAMING  # special tokens around pairs
+    build_row: RowBuilder | None = None  # builds a row, anew in every epoch; None for pairs with their framing
+    labels_source: bool = False  # whether the labels are for tokens of the source instead of a target
+    #: estimates the lengths of padded rows from the lengths of source and target in the store
     row_length: Callable[[Lengths, Lengths], Lengths] = longer_side
+    #: estimates the lengths that rows take in the two packed rows
     packed_lengths: Callable[[Lengths, Lengths], tuple[Lengths, Lengths]] = both_sides
+    #: number of epochs whose rows (such as their masks) differ; then they repeat. None: never.
     distinct_epochs: int | None = None
-    doubled: bool = False
+    doubled: bool = False  # whether every pair is in its batch twice
+    #: segment source and target anew in every epoch (subword regularization)
     subword_samplers: SubwordSamplers = (None, None)
-    model_framing: Framing | None = None
+    model_framing: Framing | None = None  # that of a multilingual model, which has one for the languages of each corpus
 
     def framings(self, store: TokenStore) -> list[Framing]:
-        """Return the framing of each corpus of a store: a single one if their languages do not differ."""
-        pairs = [(corpus.source_language or None, corpus.target_language or None) for corpus in store.corpora]
-        if self.model_framing is None or self.model_framing.languages is None or set(pairs) == {(None, None)}:
+        """Return the special tokens around pairs (framing) of each corpus of a store; one element if all have the same.
+
+        Only corpora in different languages of a multilingual model differ, in their language codes.
+        """
+        languages = [(corpus.source_language or None, corpus.target_language or None) for corpus in store.corpora]
+        model_framing = self.model_framing
+        if model_framing is None or model_framing.languages is None or set(languages) == {(None, None)}:
             return [self.framing]
-        framings = [self.model_framing.for_languages(*pair) for pair in pairs]
-        return framings if len(set(pairs)) > 1 else framings[:1]
+        framings = [model_framing.for_languages(source=source, target=target) for source, target in languages]
+        return framings if len(set(languages)) > 1 else framings[:1]
 
     def for_validation(self) -> RowFormat:
         """Return the format for validation: each pair once per batch, without subword regularization.
 
-        `distinct_epochs`, after which the rows of training repeat, is unset, since validation is no epoch of training.
+        `distinct_epochs`, the number of epochs with different noise, is unset, since validation is always epoch 0.
         """
         return replace(self, distinct_epochs=None, doubled=False, subword_samplers=(None, None))
 
@@ -94,7 +90,10 @@ class EpochRows:
     """
 
     def __init__(self, store: TokenStore, rows: RowFormat, seed: int) -> None:
-        """Measure the longest source, target, pair and row of the store, which resegmented pairs must not exceed."""
+        """Measure the longest source, target, pair and row of the store, which resegmented pairs must not exceed.
+
+        `rows` has the functions for subword regularization; with `seed` and epoch they determine a segmentation.
+        """
         self.store, self.rows, self.seed = store, rows, seed
         self.resegments = rows.subword_samplers != (None, None)  # whether source or target has subword regularization
         counts = store.length_counts()
@@ -103,26 +102,28 @@ class EpochRows:
         self.max_row_length = int(rows.row_length(counts.source, counts.target).max())
 
     def stored_lengths(self, pairs: Indices) -> list[Lengths]:
-        """Return the lengths of source and target as they are stored."""
+        """Return the lengths of source and target of the pairs with these store indices, as they are stored."""
         return [np.asarray(column.lengths[pairs]) for column in self.store.columns]
 
     def lengths(self, pairs: Indices, epoch: int) -> list[Lengths]:
         """Return the lengths of source and target in the segmentation of an epoch.
 
-        A pair that would become too long (not `fits`) keeps its stored tokens.
+        `pairs` are store indices. A pair that would become too long (not `fits`) keeps its stored tokens, and so does a
+        source or target without subword regularization (None).
         """
         resegmented, fits = self._resegment(pairs, epoch)
-        columns = zip(self.stored_lengths(pairs), resegmented)
+        columns = zip(self.stored_lengths(pairs), resegmented)  # source, target
         return [stored if new is None else np.where(fits, new.lengths, stored) for stored, new in columns]
 
     def read(self, pairs: Indices, epoch: int) -> list[RaggedArray]:
         """Return the tokens of source and target in the segmentation of an epoch.
 
-        A pair that would become too long (not `fits`) keeps its stored tokens.
+        `pairs` are store indices. A pair that would become too long (not `fits`) keeps its stored tokens, and so does a
+        source or target without subword regularization (None).
         """
         resegmented, fits = self._resegment(pairs, epoch)
-        columns = zip((column.read(pairs) for column in self.store.columns), resegmented)
-        return [stored if new is None else new.where(fits, stored) for stored, new in columns]
+        columns = zip((column.read(pairs) for column in self.store.columns), resegmented)  # source, target
+        return [stored if new is None else new.where(fits, other=stored) for stored, new in columns]
 
     def store_with_rows(self, pairs: Indices, epoch: int) -> TokenStore:
         """Return a view of the store in which these pairs have the segmentation of an epoch."""
@@ -137,9 +138,10 @@ class EpochRows:
         return changed
 
     def _resegment(self, pairs: Indices, epoch: int) -> tuple[list[RaggedArray | None], NDArray[np.bool_]]:
-        """Return source and target in a new segmentation, and which pairs are short enough to use it.
+        """Return source and target in the segmentation of an epoch, and which pairs are short enough to use it.
 
-        A side without subword regularization is None. The random keys depend on seed, epoch, side and pair.
+        `pairs` are store indices. A source or target without subword regularization is None. The random keys depend on
+        seed, epoch, side (0: source, 1: target) and pair.
         """
         resegmented: list[RaggedArray | None] = [None, None]
         if not self.resegments:
@@ -147,8 +149,8 @@ class EpochRows:
         for side, (column, segment) in enumerate(zip(self.store.columns, self.rows.subword_samplers)):
             if segment is not None:
                 stored = column.read(pairs)
-                epoch_key = int(random_keys(self.seed, _NOISE_STREAM, [epoch])[0])
-                keys = random_keys(epoch_key, side, pairs)
+                epoch_key = int(random_keys(self.seed, purpose=_NOISE_STREAM, numbers=[epoch])[0])
+                keys = random_keys(epoch_key, purpose=side, numbers=pairs)
                 resegmented[side] = RaggedArray(*segment(stored.values, stored.lengths, keys))
         source, target = (
             old if new is None else new.lengths for old, new in zip(self.stored_lengths(pairs), resegmented)
@@ -166,13 +168,6 @@ class Batches:
     `max_tokens`, and these are shuffled.
 
     Packed batches have one shape and contain successive pairs of the permutation, without sorting.
-
-    Args:
-        max_tokens: token budget of a batch, with padding.
-        window: pairs that are sorted together; by default about a hundred batches, for little padding and some variety.
-        rows: how rows are built, from the objective.
-        packed: pack all pairs of a batch into one row.
-        pad_to_multiples: number and length of padded rows are multiples of these, so that shapes repeat.
     """
 
     def __init__(
@@ -186,11 +181,23 @@ class Batches:
         packed: bool = False,
         pad_to_multiples: tuple[int, int] = (1, 1),
     ) -> None:
-        """Check that the longest row fits into a batch, and choose the shape of packed batches."""
-        pairs, draws = zip(*((corpus.pairs, corpus.draws) for corpus in store.corpora))
-        self.order = EpochOrder(pairs, seed, shuffle, draws)
-        if window is None:  # about a hundred batches
-            window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))
+        """Check that the longest row fits into a batch, and choose the shape of packed batches.
+
+        Args:
+            store: the tokenized pairs.
+            max_tokens: token budget of a batch, with padding.
+            seed: determines the order of pairs and batches, and the noise.
+            window: pairs that are sorted together; by default about a hundred batches: little padding, some variety.
+            shuffle: permute pairs and batches; otherwise they have the order of the store.
+            rows: how the objective builds rows of a batch from pairs.
+            packed: pack all pairs of a batch into one row.
+            pad_to_multiples: number and length of padded rows are multiples of these, so that shapes repeat.
+        """
+        counts = [corpus.pairs for corpus in store.corpora]
+        draws = [corpus.draws for corpus in store.corpora]  # pairs that an epoch has of each corpus
+        self.order = EpochOrder(counts, seed, shuffle, draws)
+        if window is None:
+            window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))  # 100 batches
         if window < 1:
             raise UserError(f"window, the pairs that are sorted together, must be at least 1, got {window}: raise it")
         self.epoch_rows = EpochRows(store, rows, seed)
@@ -204,22 +211,25 @@ class Batches:
         self.rows, self.packed, self.pad_to_multiples = rows, packed, pad_to_multiples
         self.budget = max_tokens // 2 if rows.doubled else max_tokens  # without the second copies
         self.windows = -(-len(self.order) // window)  # per epoch, rounded up
-        self.length_growth = self._estimate_growth()
+        self.length_growth = self._estimate_growth()  # of source and target rows, by subword regularization
         self.packed_shape = self._packed_shape() if packed else None
         self.framings = rows.framings(store)  # of each corpus, or one for all
 
     @cached_property
     def batches_per_epoch(self) -> int:
         """Number of batches of an epoch, estimated from the store's histogram of lengths."""
-        source, target, count = self.store.length_counts()
+        source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         repeats = len(self.order) / max(1, len(self.store))  # 1, unless corpora are sampled by weight
-        if self.packed_shape is not None:
-            columns = zip(self.rows.packed_lengths(source, target), self.length_growth, self.packed_shape.row_lengths)
-            return max(
-                1, *(round(repeats * growth * (lengths * count).sum() / row) for lengths, growth, row in columns if row)
-            )
-        budget = (self.max_tokens / 2 if self.rows.doubled else self.max_tokens) / max(self.length_growth)
-        return max(1, round(repeats * (self.rows.row_length(source, target) * count).sum() / (BATCH_FILL * budget)))
+        if self.packed_shape is None:
+            budget = (self.max_tokens / 2 if self.rows.doubled else self.max_tokens) / max(self.length_growth)
+            tokens = repeats * (self.rows.row_length(source, target) * count).sum()
+            return max(1, round(tokens / (BATCH_FILL * budget)))
+        estimates = [1]
+        columns = zip(self.rows.packed_lengths(source, target), self.length_growth, self.packed_shape.row_lengths)
+        for lengths, growth, row_length in columns:  # source, then target; a packed row is missing if its length is 0
+            if row_length:
+                estimates.append(round(repeats * growth * (lengths * count).sum() / row_length))
+        return max(estimates)
 
     def iterate_from(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
         """Yield batches from a position on, without end, each with the position after it."""
@@ -227,7 +237,7 @@ class Batches:
             yield self.build_batch(indices, epoch), next_position
 
     def iterate_indices(self, position: DataPosition | None = None) -> Iterator[tuple[Indices, int, DataPosition]]:
-        """Yield the pairs of batches from a position on, without end: indices, epoch, and the position after the batch.
+        """Yield (store indices of the pairs, epoch, position after it) for every batch from a position on, without end.
 
         A position is an epoch, a window of pairs that are sorted by length together, and a batch of that window.
         """
@@ -239,13 +249,13 @@ class Batches:
                     f"the data has no batch at {position}: continue with the corpus, seed and training.batch_tokens "
                     "that the checkpoint was trained with"
                 )
-            following = DataPosition(position.epoch, position.window + 1)
-            if following.window == self.windows:
-                following = DataPosition(position.epoch + 1)
+            next_window = DataPosition(position.epoch, position.window + 1)
+            if next_window.window == self.windows:
+                next_window = DataPosition(position.epoch + 1)
             for number, indices in enumerate(batches[position.batch :], position.batch + 1):
-                after = following if number == len(batches) else replace(position, batch=number)
-                yield indices, position.epoch, after
-            position = following
+                next_position = next_window if number == len(batches) else replace(position, batch=number)
+                yield indices, position.epoch, next_position
+            position = next_window
 
     def iterate_epoch(self, epoch: int) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
@@ -275,11 +285,12 @@ class Batches:
         return [batches[index] for index in np.argsort(bits, kind="stable")]
 
     def build_batch(self, indices: Indices, epoch: int) -> Batch:
-        """Build the tensors of some pairs; noise and segmentation depend on the epoch."""
+        """Build the tensors of the pairs with these store indices; noise and segmentation depend on the epoch."""
         rows = self.rows
         if rows.build_row is None:
-            special = PairTokens.of(self.framings, self.store.corpus_numbers(indices))
-            arrays = BatchArrays.from_pairs(special, *self.epoch_rows.read(indices, epoch))
+            special = PairTokens.of(self.framings, corpus=self.store.corpus_numbers(indices))
+            source, target = self.epoch_rows.read(indices, epoch)
+            arrays = BatchArrays.from_pairs(special, source, target)
         else:
             noise_epoch = epoch if rows.distinct_epochs is None else epoch % rows.distinct_epochs
             store = self.epoch_rows.store_with_rows(indices, epoch)
@@ -302,23 +313,28 @@ class Batches:
         return np.random.Philox(key=[self.seed % 2**64, stream], counter=[0, number, epoch, 0])
 
     def _estimate_growth(self) -> list[float]:
-        """Estimate from the first 1,000 pairs by which factor resegmentation lengthens rows of source and target."""
+        """Estimate by which factors subword regularization lengthens rows of source and target: from 1,000 pairs."""
         if not self.epoch_rows.resegments:
             return [1.0, 1.0]
         pairs = self.order.pair_indices(epoch=0, start=0, stop=1000)
-        stored, resegmented = self.epoch_rows.stored_lengths(pairs), self.epoch_rows.lengths(pairs, epoch=0)
-        if self.packed:
-            before, after = self.rows.packed_lengths(*stored), self.rows.packed_lengths(*resegmented)
-        else:
-            before, after = (self.rows.row_length(*stored),) * 2, (self.rows.row_length(*resegmented),) * 2
-        return [float(new.sum() / old.sum()) if old.any() else 1.0 for old, new in zip(before, after)]
+
+        def row_lengths(source: Lengths, target: Lengths) -> tuple[Lengths, Lengths]:
+            """Return the lengths of the rows of source and target, which are equal in padded batches."""
+            if self.packed:
+                return self.rows.packed_lengths(source, target)
+            length = self.rows.row_length(source, target)
+            return length, length
+
+        stored = row_lengths(*self.epoch_rows.stored_lengths(pairs))
+        resegmented = row_lengths(*self.epoch_rows.lengths(pairs, epoch=0))
+        return [float(new.sum() / old.sum()) if old.any() else 1.0 for old, new in zip(stored, resegmented)]
 
     def _packed_shape(self) -> PackedShape:
         """Choose the lengths of the packed rows of source and target, and how many sequences they hold.
 
         The side with more tokens in the store gets the token budget, the other one a proportional length.
         """
-        source, target, count = self.store.length_counts()
+        source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         columns = self.rows.packed_lengths(source, target)
         totals = [growth * float((lengths * count).sum()) for lengths, growth in zip(columns, self.length_growth)]
         max_lengths = tuple(max(1, int(lengths.max())) for lengths in columns)
@@ -346,8 +362,9 @@ def _split_by_tokens(indices: Indices, row_lengths: NDArray[np.int64], max_token
     """Split a sequence greedily into batches with rows × longest row ≤ `max_tokens`, but at least one row."""
     batches, start = [], 0
     while start < len(indices):
-        candidates = row_lengths[start : start + max(1, max_tokens // max(1, int(row_lengths[start])))]
-        tokens = np.maximum.accumulate(candidates) * np.arange(1, len(candidates) + 1)
+        max_rows = max(1, max_tokens // max(1, int(row_lengths[start])))  # if none is longer than the first
+        candidates = row_lengths[start : start + max_rows]
+        tokens = np.maximum.accumulate(candidates) * np.arange(1, len(candidates) + 1)  # of the first 1, 2, … rows
         end = start + max(1, int(np.searchsorted(tokens, max_tokens, side="right")))
         batches.append(indices[start:end])
         start = end

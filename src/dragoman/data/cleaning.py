@@ -61,7 +61,7 @@ class RemovedPair:
     target: str | None
 
     def __str__(self) -> str:
-        """Return file, line and both texts, shortened."""
+        """Return file, line, source and target (if there is one), long texts shortened."""
         texts = [self.source] if self.target is None else [self.source, self.target]
         return f"{self.location}: {' → '.join(map(_shorten, texts))}"
 
@@ -102,7 +102,7 @@ class KeptPairs:
     """Which pairs of a corpus were kept, in the order in which they are read."""
 
     def __init__(self, measures: _Measures) -> None:
-        """Keep the pairs without a reason to remove them."""
+        """Keep the pairs whose field `reason` is KEPT; other values are reasons to remove a pair."""
         self.measures = measures
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class KeptPairs:
 
     def flags(self) -> Iterator[bool]:
         """Yield whether each pair was kept."""
-        for start in range(0, len(self.measures), BLOCK_PAIRS):
+        for start in range(0, len(self.measures), BLOCK_PAIRS):  # block by block: they are on disk
             yield from (self.measures["reason"][start : start + BLOCK_PAIRS] == KEPT).tolist()
 
     def select(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
@@ -128,16 +128,11 @@ class CleanedCorpora(NamedTuple):
 
 @dataclass(frozen=True)
 class PairFilter:
-    """Measures pairs, and finds flaws that a pair has on its own.
-
-    Attributes:
-        sides: which sides have text to examine: source, target or both.
-        languages: expected languages of the sides, for identification; "" if it is not used.
-    """
+    """Measures pairs, and finds flaws that a pair has on its own."""
 
     settings: CleaningConfig
-    sides: tuple[bool, bool]
-    languages: tuple[str, str] = ("", "")
+    sides: tuple[bool, bool]  # which sides have text to examine: source, target or both
+    languages: tuple[str, str] = ("", "")  # expected languages of the sides, for identification; "" if it is not used
 
     def __call__(self, chunk: PairChunk) -> MeasuredChunk:
         """Measure the pairs of a chunk: a hash, the logarithm of the ratio of lengths, both scripts, and a flaw.
@@ -145,10 +140,10 @@ class PairFilter:
         The logarithm is an integer with RATIO_BINS steps per doubling. Scripts and flaws (reasons to remove a pair) are
         numbers in lists of the chunk.
         """
-        reasons, script_names = {"": KEPT}, {"": 0}  # their numbers
-        counts = Counter[str](), Counter[str]()  # texts of each side by main script
-        rows, compared = [], []
-        for pair in map(SentencePair._make, chunk.pairs):
+        reason_numbers, script_numbers = {"": KEPT}, {"": 0}
+        script_counts = Counter[str](), Counter[str]()  # texts of the source and of the target by main script
+        rows, joined_texts = [], []
+        for pair in map(SentencePair._make, chunk.pairs):  # from plain tuples
             texts = [text if used else None for text, used in zip((pair.source, pair.target), self.sides)]
             key = f"{pair.source}\n{pair.feature_symbols}\n{pair.target}".encode()
             digest = int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
@@ -156,24 +151,24 @@ class PairFilter:
             ratio = round(RATIO_BINS * math.log2(len(target) / len(source))) if source and target else NO_RATIO
             reason = self.find_flaw(texts)
             scripts = [main_script(text) if text and not reason else "" for text in texts]
-            for side_counts, script in zip(counts, scripts):
+            for side_counts, script in zip(script_counts, scripts):
                 side_counts[script] += bool(script)
-            numbers = tuple(script_names.setdefault(script, len(script_names)) for script in scripts)
-            compared.append("\n".join(text for text in texts if text))
-            rows.append((digest, ratio, numbers, reasons.setdefault(reason, len(reasons))))
+            numbers = tuple(script_numbers.setdefault(script, len(script_numbers)) for script in scripts)
+            joined_texts.append("\n".join(text for text in texts if text))
+            rows.append((digest, ratio, numbers, reason_numbers.setdefault(reason, len(reason_numbers))))
         measures = np.array(rows, PAIR_MEASURES)
         if self.settings.deduplicate_similar:
-            with_bands = np.zeros(len(measures), NEAR_MEASURES)
+            with_bands = np.zeros(len(measures), NEAR_MEASURES)  # has one more field: hashes that similar pairs share
             for name in PAIR_MEASURES.names or ():
                 with_bands[name] = measures[name]
-            with_bands["bands"] = band_hashes(compared)
+            with_bands["bands"] = band_hashes(joined_texts)
             measures = with_bands
         return MeasuredChunk(
             chunk.corpus,
             measures=measures,
-            reasons=list(reasons),
-            scripts=list(script_names),
-            script_counts=counts,
+            reasons=list(reason_numbers),
+            scripts=list(script_numbers),
+            script_counts=script_counts,
         )
 
     def find_flaw(self, texts: Sequence[str | None]) -> str:
@@ -184,7 +179,7 @@ class PairFilter:
                 continue
             if not text.strip():
                 return f"{side} empty"
-            if settings.reject_control_characters and _CONTROL.search(text):
+            if settings.reject_control_characters and _CONTROL.search(text):  # regular expression
                 return f"{side} with control characters"
             if settings.min_characters and len(text) < settings.min_characters:
                 return f"{side} shorter than {settings.min_characters:,} characters"
@@ -219,10 +214,20 @@ def clean_corpora(
     log: Log,
     languages: tuple[str, str] = ("", ""),
 ) -> CleanedCorpora:
-    """Find the pairs of corpora that cleaning removes; a temporary file in `folder` holds the measures of all pairs."""
-    pair_filter = PairFilter(settings, data_format.text_sides, languages)
+    """Find the pairs of corpora that cleaning removes.
+
+    Args:
+        data_format: reads the corpora.
+        corpora: files to clean; the returned corpora skip the removed pairs.
+        settings: what is removed.
+        folder: for a temporary file with the measures of all pairs.
+        parallel: maps a function over chunks of pairs in worker processes, in order.
+        log: prints progress.
+        languages: expected languages of source and target; "": texts in any language are kept.
+    """
+    pair_filter = PairFilter(settings, sides=data_format.text_sides, languages=languages)
     measured = _measure(pair_filter, data_format, corpora, folder, parallel, log)
-    usual = measured.reject_unusual_lengths(settings.max_length_ratio or 0)
+    usual = measured.reject_unusual_lengths(settings.max_length_ratio or 0)  # descriptions of what is usual
     usual += measured.reject_other_scripts() if settings.match_script else []
     if settings.deduplicate:
         measured.reject_duplicates()
@@ -249,10 +254,13 @@ def _measure(
     parallel: OrderedMap,
     log: Log,
 ) -> MeasuredPairs:
-    """Measure all pairs of corpora, and return the measures on disk."""
-    reasons: dict[str, int] = {"": KEPT}
-    scripts: dict[str, int] = {"": 0}
-    script_counts = Counter[str](), Counter[str]()
+    """Measure all pairs of corpora (see PairFilter), and return the measures, which are in a temporary file.
+
+    `parallel` maps a function over chunks of pairs in worker processes, in order.
+    """
+    reasons: dict[str, int] = {"": KEPT}  # numbers by reason
+    scripts: dict[str, int] = {"": 0}  # numbers by script
+    script_counts = Counter[str](), Counter[str]()  # texts of the source and of the target by main script
     pairs = [0] * len(corpora)
     progress = ProgressLogger("examined", log)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -277,25 +285,19 @@ def _measure(
 
 @dataclass
 class MeasuredPairs:
-    """The measures of all pairs, in a file, and which of them are removed.
-
-    Attributes:
-        starts: index of the first pair of each corpus, and the number of all pairs.
-        reasons: reason of each number in `measures`; the first is that of kept pairs.
-        scripts: script of each number in `measures`.
-        script_counts: texts of the source and of the target by main script.
-    """
+    """The measures of all pairs, in a file, and which of them are removed."""
 
     measures: _Measures
-    starts: list[int]
-    reasons: list[str]
-    scripts: list[str]
-    script_counts: tuple[Counter[str], Counter[str]]
+    starts: list[int]  # index of the first pair of each corpus, and the number of all pairs
+    reasons: list[str]  # reason of each number in `measures`; the first is that of kept pairs
+    scripts: list[str]  # script of each number in `measures`
+    script_counts: tuple[Counter[str], Counter[str]]  # texts of the source and of the target by main script
 
     def reject_unusual_lengths(self, max_ratio: float) -> list[str]:
-        """Remove pairs whose ratio of lengths differs from the median by more than a factor; return the median.
+        """Remove pairs whose ratio of lengths differs from the median by more than a factor; describe the median.
 
         The median makes the filter fit texts whose target is always longer, and scripts of different density.
+        `max_ratio` is the factor; 0: remove none. The description is empty if nothing was compared.
         """
         bins = np.zeros(2**16, np.int64)  # pairs by logarithm of the ratio
         for block in self._blocks():
@@ -335,22 +337,23 @@ class MeasuredPairs:
         self._reject_repeated(self.measures["hash"], self._new_reason("duplicate of an earlier pair"))
 
     def reject_near_duplicates(self) -> None:
-        """Remove pairs that share a band of MinHash with an earlier one that is kept, band by band."""
+        """Remove pairs with nearly the words of an earlier one that is kept: one of their MinHash bands is equal."""
         reason = self._new_reason("nearly the same words as an earlier pair")
         for band in range(BANDS):
-            self._reject_repeated(self.measures["bands"][:, band], reason, ignored=NO_WORDS)
+            hashes = self.measures["bands"][:, band]  # NO_WORDS for a text without words
+            self._reject_repeated(hashes, reason, ignored=NO_WORDS)
 
     def _reject_repeated(self, all_hashes: NDArray[Any], reason: int, ignored: int | None = None) -> None:
         """Remove pairs with the hash of an earlier one that is kept, except those with the hash `ignored`.
 
-        Ranges of hashes are compared one after the other, as many as memory needs.
+        So that memory is bounded, the hashes are divided by their remainders into parts, which are compared one by one.
         """
-        num_ranges = max(1, math.ceil(len(self.measures) / MAX_HASHES))
-        for number in range(num_ranges):
+        num_parts = max(1, math.ceil(len(self.measures) / MAX_HASHES))
+        for number in range(num_parts):
             seen = np.empty(0, np.uint64)
             for start, block in zip(range(0, len(self.measures), BLOCK_PAIRS), self._blocks()):
                 hashes = all_hashes[start : start + BLOCK_PAIRS]
-                compared = (hashes % np.uint64(num_ranges) == number) & (block["reason"] == KEPT)
+                compared = (hashes % np.uint64(num_parts) == number) & (block["reason"] == KEPT)
                 if ignored is not None:
                     compared &= hashes != ignored
                 rows = np.flatnonzero(compared)
@@ -362,8 +365,11 @@ class MeasuredPairs:
                 seen = np.union1d(seen, distinct)
 
     def report(self, data_format: DataFormat, corpora: Sequence[Corpus], usual: list[str]) -> CleaningReport:
-        """Count the removed pairs by reason, and read the first of each again."""
-        counts = np.zeros(256, np.int64)
+        """Count the removed pairs by reason, and read the first of each again as examples.
+
+        `usual` describes the usual lengths and scripts of the corpora.
+        """
+        counts = np.zeros(256, np.int64)  # pairs by number of the reason, which is a byte
         examples: dict[int, list[int]] = {}  # indices of the first pairs by reason
         start = 0
         for block in self._blocks():
@@ -394,7 +400,7 @@ class MeasuredPairs:
 
 
 def _read_pairs(data_format: DataFormat, corpora: Sequence[Corpus], indices: list[int]) -> dict[int, RemovedPair]:
-    """Return the pairs of these indices, in ascending order; reading stops after the last one."""
+    """Return the pairs with these indices, which are in ascending order; reading stops after the last one."""
     removed: dict[int, RemovedPair] = {}
     remaining = set(indices)
     if remaining:
@@ -407,7 +413,7 @@ def _read_pairs(data_format: DataFormat, corpora: Sequence[Corpus], indices: lis
 
 
 def main_script(text: str) -> str:
-    """Return the script of most letters of a text; Han and kana are one; "" without letters."""
+    """Return the script of most letters of a text, such as Latin; Han and kana count as one; "" without letters."""
     if text.isascii():
         return "Latin" if any(map(str.isalpha, text)) else ""
     counts: Counter[str] = Counter()
@@ -428,7 +434,7 @@ def letter_share(text: str) -> float:
 
 @cache
 def _script(character: str) -> str:
-    """Return the script of a letter, "" of other characters."""
+    """Return the script of a letter, such as Latin; EAST_ASIAN for Han and kana, "" for other characters."""
     script = script_of(character) or ""
     return EAST_ASIAN if script in EAST_ASIAN_SCRIPTS else script
 
@@ -440,6 +446,6 @@ def _is_letter_or_mark(character: str) -> bool:
 
 
 def _shorten(text: str) -> str:
-    """Return a text on one line, cut if it is long."""
+    """Return a text in quotation marks, on one line, cut if it is long."""
     text = " ".join(text.split())
     return f"“{text if len(text) <= MAX_EXAMPLE_CHARACTERS else text[: MAX_EXAMPLE_CHARACTERS - 1] + '…'}”"

@@ -56,8 +56,8 @@ class _ZstdReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Write the next bytes into `buffer`, and return their number, 0 at the end of the file."""
-        while not self.decompressed:
+        """Write the next decompressed bytes into `buffer`, and return their number, 0 at the end of the file."""
+        while not self.decompressed:  # bytes that were not read yet
             chunk = self.file.read(ZSTD_CHUNK_BYTES)
             if not chunk:
                 if self.is_inside_frame:
@@ -107,7 +107,10 @@ def file_extension(name: str) -> str:
 
 @contextmanager
 def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedReader]:
-    """Return the decompressed content of an open file, or the file itself; `path` names it in errors."""
+    """Yield a reader of the decompressed content of an open file, or the file itself if it is not compressed.
+
+    The first bytes show the compression; `path` names the file in errors.
+    """
     head = file.peek(MAGIC_BYTES)
     compression = next((compression for compression in COMPRESSIONS if compression.matches(head)), None)
     if compression is None:
@@ -122,7 +125,8 @@ def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedRea
 
 
 def _is_broken_data(error: Exception) -> bool:
-    """Whether an error says that compressed data is broken, not that the file cannot be read."""
-    known = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
-    is_bzip2_error = isinstance(error, OSError) and error.errno is None
-    return isinstance(error, known) or is_bzip2_error or type(error).__name__ == "ZstdError"
+    """Whether an error says that compressed data is broken, and not that the file cannot be read."""
+    data_errors = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
+    is_bzip2_error = isinstance(error, OSError) and error.errno is None  # the system's errors have a number
+    is_zstd_error = type(error).__name__ == "ZstdError"  # its package may be missing
+    return isinstance(error, data_errors) or is_bzip2_error or is_zstd_error

@@ -58,34 +58,25 @@ class ColumnChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """The files of a corpus: one text file per side, or one file or folder with columns for both.
-
-    Attributes:
-        format: a name in FILE_FORMATS, such as csv; detected from the file name if empty.
-        source_column: name or number (from 0) of the source column; likewise `target_column`.
-        features: how vectors are computed if the sources are image or sound files; None: by default settings.
-        header: whether the first line of CSV or TSV names the columns; None: in CSV, and if a column is chosen by name.
-        source_language: language of the sources in a translation memory, or name of their column; likewise
-            `target_language`.
-        stream: open file to read instead of `source`, which then is only a name.
-        features_column: name or number of the column with features of the sources, such as V;PST; None or '': none.
-        source_features: file of features, line by line with the source, in place of a column.
-        kept: which pairs are read, after cleaning; None: all.
-    """
+    """The files of a corpus: one text file per side, or one file or folder with columns for both."""
 
     source: Path
     target: Path | None = None
-    format: str = ""
-    source_column: Column | None = None
+    format: str = ""  # a name in FILE_FORMATS, such as csv; detected from the file name if empty
+    source_column: Column | None = None  # name or number (from 0) of the source column; likewise `target_column`
     target_column: Column | None = None
+    #: how vectors are computed if the sources are image or sound files; None: by default settings
     features: FeatureConfig | None = None
+    #: whether the first line of CSV or TSV names the columns; None: in CSV, and if a column is chosen by name
     header: bool | None = None
+    #: language of the sources in a translation memory, or name of their column; likewise `target_language`
     source_language: str = ""
     target_language: str = ""
-    stream: BinaryIO | None = None
+    stream: BinaryIO | None = None  # open file to read instead of `source`, which then is only a name
+    #: name or number of the column with features of the sources, such as V;PST; None or '': none
     features_column: Column | None = None
-    source_features: Path | None = None
-    kept: KeptPairs | None = None
+    source_features: Path | None = None  # file of features, line by line with the source, in place of a column
+    kept: KeptPairs | None = None  # which pairs are read, after cleaning; None: all
 
     @classmethod
     def from_settings(
@@ -123,7 +114,7 @@ class Corpus:
 
     @property
     def columns(self) -> tuple[ColumnChoice, ColumnChoice]:
-        """Which columns of a file with both sides are the source and the target."""
+        """Which columns of a file with source and target are these two: by name, number or language."""
         return (
             ColumnChoice("source", self.source_column, self.source_language),
             ColumnChoice("target", self.target_column, self.target_language),
@@ -131,7 +122,7 @@ class Corpus:
 
     @property
     def feature_columns(self) -> tuple[ColumnChoice, ...]:
-        """The column with features of the sources, if there is one."""
+        """The column with features of the sources such as V;PST: one element, or none."""
         return () if self.features_column in (None, "") else (ColumnChoice("features", self.features_column),)
 
     @property
@@ -153,7 +144,7 @@ class Corpus:
             return False
         if not self.source.is_file():  # a pipe can be read only once
             return self.source.is_dir() and contains_media(self.source)
-        try:
+        try:  # the first lines of a list
             sources = islice(self.read_sources(allow_empty=True), MEDIA_SAMPLE_LINES)
             texts = [pair.source for pair in sources]
         except UserError:  # not a list, or one with an error that is reported where the corpus is read
@@ -220,7 +211,7 @@ class Corpus:
             yield number, decode_line(line, self.source, number)
 
     def read_pairs(self) -> Iterator[SentencePair]:
-        """Read pairs, with the features of their sources if the corpus has any."""
+        """Read sentence pairs, with the features of their sources such as V;PST if there is a file of these."""
         pairs = self.file_format.read_pairs(self)
         if self.source_features is None:
             return pairs
@@ -243,13 +234,16 @@ class Corpus:
             yield SentencePair("\t".join(turns), target=None, corpus=self.name, line=number)
 
 
-def zip_lines(items: Iterable[Item], path: Path, extra: Path) -> Iterator[tuple[Item, str]]:
-    """Yield items, each read from a line of the file `path`, with the lines of `extra`, which must have as many."""
-    raw_lines = read_raw_lines(extra, allow_empty=True)
-    lines = (decode_line(line, extra, number) for number, line in enumerate(raw_lines, 1))
+def zip_lines(items: Iterable[Item], path: Path, feature_file: Path) -> Iterator[tuple[Item, str]]:
+    """Yield items, each read from a line of the file `path`, with their features: the same lines of `feature_file`.
+
+    Different numbers of lines are a UserError.
+    """
+    raw_lines = read_raw_lines(feature_file, allow_empty=True)
+    lines = (decode_line(line, feature_file, number) for number, line in enumerate(raw_lines, 1))
     for number, (item, line) in enumerate(zip_longest(items, lines), 1):
         if item is None or line is None:
-            more, fewer = (extra, path) if item is None else (path, extra)
+            more, fewer = (feature_file, path) if item is None else (path, feature_file)
             raise UserError(
                 f"{more} has more lines than {fewer}, which has {number - 1:,}: features need one line for each "
                 "source, so correct the files"

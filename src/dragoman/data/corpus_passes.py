@@ -35,25 +35,28 @@ class PairChunk(NamedTuple):
     """Some pairs of one corpus, as plain tuples, which are pickled several times faster."""
 
     number: int  # from 0, over all corpora
-    corpus: int
-    pairs: list[tuple[object, ...]]
+    corpus: int  # index
+    pairs: list[tuple[object, ...]]  # the fields of each SentencePair
 
 
 def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_format: DataFormat) -> int:
-    """Return the number of worker processes: by default one per CPU, but one for small corpora and for arrays."""
-    has_media = data_format.source_is_features and all(corpus.has_media for corpus in corpora)
-    if data_format.source_is_features and not has_media:  # copying arrays takes longer than processing them
+    """Return the number of worker processes that read corpora: `requested`; None: one per CPU if the corpora are large.
+
+    It is always 1 for arrays of feature vectors, because copying them takes longer than processing them.
+    """
+    has_media = data_format.source_is_features and all(corpus.has_media for corpus in corpora)  # images or sound
+    if data_format.source_is_features and not has_media:
         return 1
     if requested is not None:
         return requested
-    files = (file for corpus in corpora for file in (read_media_paths(corpus) if has_media else corpus.files))
-    parts = (part for file in files for part in (file.glob("*.arrow") if file.is_dir() else [file]))
-    size = sum(part.stat().st_size for part in parts if part.exists())
+    paths = (path for corpus in corpora for path in (read_media_paths(corpus) if has_media else corpus.files))
+    files = (file for path in paths for file in (path.glob("*.arrow") if path.is_dir() else [path]))
+    size = sum(file.stat().st_size for file in files if file.exists())
     return available_cpus() if size > MIN_PARALLEL_BYTES else 1
 
 
 def read_chunks(data_format: DataFormat, corpora: Iterable[Corpus]) -> Iterator[PairChunk]:
-    """Read all corpora in chunks of pairs, each with the index of its corpus; only the text decides the boundaries."""
+    """Read all corpora in chunks of pairs, which are the same for any number of processes."""
     numbers = count()
     for index, corpus in enumerate(corpora):
         for chunk in data_format.chunks(data_format.read([corpus])):
@@ -65,7 +68,7 @@ def read_chunks(data_format: DataFormat, corpora: Iterable[Corpus]) -> Iterator[
 
 @dataclass(frozen=True)
 class HoldoutSplit:
-    """Hold out the pairs whose source hashes to at most `threshold`.
+    """Holds out pairs for validation: those whose source hashes to at most `threshold`.
 
     Only the source is hashed, so that all translations of a held-out sentence leave the training corpus. The split does
     not depend on the seed of a run: runs with different seeds have the same validation pairs and vocabularies. Of
@@ -128,18 +131,21 @@ class HoldoutSampler:
 
 
 def source_hashes(pairs: Iterable[SentencePair]) -> NDArray[np.uint64]:
-    """Hash the sources of the pairs that can be held out: those without an empty text (monolingual: target None)."""
+    """Hash the sources of the pairs that can be validation pairs: those without an empty source or target.
+
+    The target is None in monolingual data.
+    """
     usable = (pair for pair in pairs if pair.source.strip() and (pair.target is None or pair.target.strip()))
     return np.fromiter(map(_holdout_hash, usable), np.uint64)
 
 
 def default_holdout_size(num_pairs: int) -> int:
-    """Return 5 % of the pairs, at least 50 (or a tenth, if that is less) and at most MAX_HOLDOUT_PAIRS."""
+    """Return the number of validation pairs: 5 %, at least 50 (or 10 %, if that is less), at most MAX_HOLDOUT_PAIRS."""
     return max(1, min(MAX_HOLDOUT_PAIRS, max(num_pairs // 20, min(50, num_pairs // 10))))
 
 
 def _holdout_hash(pair: SentencePair) -> int:
-    """Return a 64-bit hash of the unit that is held out as a whole: lines of a document, or the source of a pair."""
+    """Return a 64-bit hash of the text that is held out as a whole: lines of a document, or the source of a pair."""
     unit = (pair.holdout_unit or pair.source_with_features).encode()
     return int.from_bytes(blake2b(unit, digest_size=8, salt=b"hold out").digest(), "little")
 
@@ -164,7 +170,11 @@ class CorpusSurvey:
 def survey_corpora(
     data_format: DataFormat, corpora: Sequence[Corpus], holdout_size: int | None, parallel: OrderedMap, log: Log
 ) -> CorpusSurvey:
-    """Read all corpora: count pairs and their text, find candidates for the holdout, and see what targets copy."""
+    """Read all corpora: count pairs and their text, find candidates for validation, and see what targets copy.
+
+    `holdout_size` is the number of validation pairs (None: it suits the corpus); `parallel` maps a function over chunks
+    of pairs in worker processes, in order; `log` prints progress.
+    """
     survey = CorpusSurvey(HoldoutSampler(holdout_size))
     progress = ProgressLogger("read", log)
     for chunk in parallel(_survey_chunk, read_chunks(data_format, corpora)):
@@ -244,13 +254,18 @@ class ChunkEncoder:
     tags: Sequence[Sequence[int]] = ()  # per corpus: ids that are prepended to its sources
 
     def __call__(self, chunk: PairChunk) -> EncodedChunk:
-        """Encode a chunk, its training pairs apart from its held-out pairs."""
+        """Encode a chunk, its training pairs apart from its held-out (validation) pairs."""
         train: list[SentencePair] = []
         held_out: list[SentencePair] = []
-        for pair in map(SentencePair._make, chunk.pairs):
+        for pair in map(SentencePair._make, chunk.pairs):  # from plain tuples
             (held_out if self.holdout and pair in self.holdout else train).append(pair)
-        tag = self.tags[chunk.corpus] if self.tags else ()
-        return EncodedChunk(chunk.corpus, len(chunk.pairs), self._encode(train, tag), self._encode(held_out, tag))
+        tag = self.tags[chunk.corpus] if self.tags else ()  # ids that are prepended to the sources of this corpus
+        return EncodedChunk(
+            chunk.corpus,
+            pairs=len(chunk.pairs),
+            train=self._encode(train, tag),
+            held_out=self._encode(held_out, tag),
+        )
 
     def _encode(self, pairs: list[SentencePair], tag: Sequence[int]) -> InspectedColumns:
         """Encode and count pairs, drop unusable ones, and prepend the ids `tag` to the sources."""
@@ -275,4 +290,4 @@ class ProgressLogger:
         if (now := time.monotonic()) - self.last >= SECONDS_BETWEEN_LOGS:
             self.last, speed = now, count / (now - self.start)
             remaining = f", {max(0, self.total - count) / speed:,.0f} s left" if self.total else ""
-            self.log(f"  {count:,} pairs {self.done}, {speed:,.0f} per second{remaining}")
+            self.log(f"  {count:,} pairs {self.done}, {speed:,.0f} per second{remaining}")  # “pairs read”

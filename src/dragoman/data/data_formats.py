@@ -62,8 +62,8 @@ class DataFormat:
 
     @property
     def key(self) -> tuple[str, dict[str, Any]]:
-        """What distinguishes the format from others: two formats with equal keys read the same."""
-        return self.name, vars(self)
+        """Name and settings of the format: two formats with equal keys read the same pairs."""
+        return self.name, vars(self)  # the normalizer, if there is one
 
     @property
     def text_sides(self) -> tuple[bool, bool]:
@@ -96,10 +96,10 @@ class DataFormat:
         return [pair.source]
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the source and the target of pairs; labels of a source such as V;PST go before its tokens."""
+        """Tokenize the source and the target of pairs; features of a source such as V;PST go before its tokens."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
-        if features := encoding.source_tokenizer.features:
+        if features := encoding.source_tokenizer.features:  # empty if sources have none
             sources = [[*features.encode(pair.feature_symbols), *ids] for pair, ids in zip(pairs, sources)]
         return list(map(EncodedPair, pairs, sources, targets))
 
@@ -136,7 +136,7 @@ class MonolingualFormat(DataFormat):
         return (pair for pair in corpus.read_sources() if pair.source.strip())
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize lines; a line longer than the maximum length becomes several rows of the store."""
+        """Tokenize lines; one with more tokens than `encoding.max_length` becomes several elements (rows)."""
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         return [row for pair, ids in zip(pairs, sources) for row in _split_line(pair, ids, encoding)]
 
@@ -166,7 +166,7 @@ class DocumentFormat(MonolingualFormat):
             lines += 1
 
     def _read_kept(self, corpus: Corpus) -> Iterator[SentencePair]:
-        """Yield the kept lines; one after a removed line does not continue what precedes that."""
+        """Yield the lines that cleaning has kept; the first one after a removed line begins a new document."""
         if corpus.kept is None:
             yield from self._read(corpus)
             return
@@ -198,7 +198,7 @@ class TaggingFormat(DataFormat):
                 )
         encoded = encode_words(sentences, encoding.source_tokenizer)
         return [
-            EncodedPair(pair, *align_tags(words, word_tags, encoding.framing.pad))  # ids and labels
+            EncodedPair(pair, *align_tags(words, word_tags, pad=encoding.framing.pad))  # ids and labels
             for pair, words, word_tags in zip(pairs, encoded, tags)
         ]
 
@@ -222,7 +222,10 @@ class LabeledTextFormat(DataFormat):
                     "spaces for each text, such as positive or very_negative"
                 )
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
-        return [EncodedPair(*row) for row in zip(pairs, (ids[: encoding.max_length] for ids in sources), labels)]
+        return [
+            EncodedPair(pair, source=ids[: encoding.max_length], target=label)
+            for pair, ids, label in zip(pairs, sources, labels)
+        ]
 
 
 class DialogueFormat(DataFormat):
@@ -244,8 +247,11 @@ class DialogueFormat(DataFormat):
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize the turns of every dialogue, and join them with BOS and EOS; the target is the labels of replies."""
-        dialogues = encode_words([pair.source.split("\t") for pair in pairs], encoding.source_tokenizer)
-        return [EncodedPair(pair, *encode_dialogue(turns, encoding.framing)) for pair, turns in zip(pairs, dialogues)]
+        dialogues = encode_words([self.source_texts(pair) for pair in pairs], encoding.source_tokenizer)
+        return [
+            EncodedPair(pair, *encode_dialogue(turns, framing=encoding.framing))  # ids and labels; special tokens
+            for pair, turns in zip(pairs, dialogues)
+        ]
 
 
 class FeatureFormat(DataFormat):
@@ -263,7 +269,7 @@ class FeatureFormat(DataFormat):
         return pair._replace(target=self.normalizer(pair.target or ""))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the targets; the sources are feature vectors already."""
+        """Tokenize the targets; the sources are feature vectors, S F, or files from which they are computed here."""
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
         return [EncodedPair(pair, np.asarray(pair.features), ids) for pair, ids in zip(pairs, targets)]
 
@@ -289,22 +295,26 @@ def has_references(corpus: Corpus) -> bool:
 
 
 def encode_words(sentences: list[list[str]], tokenizer: Tokenizer) -> list[list[list[int]]]:
-    """Encode each word of each sentence separately."""
+    """Return the token ids of each word of each sentence; words are tokenized separately."""
     encoded = iter(tokenizer.encode_batch([word for words in sentences for word in words]))
     return [[next(encoded) for _ in words] for words in sentences]
 
 
 def align_tags(words: list[list[int]], tags: list[int], pad: int) -> tuple[list[int], list[int]]:
-    """Return the ids of a sentence and their labels: the tag at the first token of each word, `pad` elsewhere."""
+    """Return the token ids of a sentence and their labels: the tag at the first token of each word, `pad` elsewhere.
+
+    `words` has the token ids of each word, `tags` the id of its tag.
+    """
     ids = [token for word in words for token in word]
     labels = [tag if index == 0 else pad for word, tag in zip(words, tags) for index in range(len(word))]
     return ids, labels
 
 
 def encode_dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int], list[int]]:
-    """Return the ids of a dialogue and their labels: the next id where it is part of a reply, `pad` elsewhere.
+    """Return the token ids of a dialogue and their labels: the next id where it is part of a reply, `pad` elsewhere.
 
-    `framing` has the special tokens. BOS follows the turns of the user, EOS the replies.
+    `turns` has the ids of each turn, alternately of the user and the assistant, `framing` the special tokens. BOS
+    follows the turns of the user, EOS the replies.
     """
     ids, in_reply = [*framing.source_prefix], [False] * len(framing.source_prefix)
     for number, turn in enumerate(turns):
@@ -315,7 +325,10 @@ def encode_dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int]
 
 
 def _split_line(pair: SentencePair, ids: list[int], encoding: Encoding) -> Iterator[EncodedPair]:
-    """Split the token ids of a line into rows of at most `max_length`, with flags that say where a line was split."""
+    """Split the token ids of a line into rows of at most `max_length`, with flags that say where a line was split.
+
+    A row also has a flag if it follows the row before it in the same document.
+    """
     max_length = encoding.max_length
     follows = FOLLOWS_PREVIOUS_ROW if pair.follows_previous else 0
     if len(ids) <= max_length:

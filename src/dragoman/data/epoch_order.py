@@ -55,7 +55,7 @@ class EpochOrder:
 
     def __len__(self) -> int:
         """Return the number of pairs in an epoch."""
-        return int(self.ends[-1])
+        return int(self.ends[-1])  # where the draws of the last corpus end
 
     def pair_indices(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the store indices of the pairs at positions `start` to `stop` − 1 of an epoch.
@@ -66,9 +66,9 @@ class EpochOrder:
         """
         draws = np.arange(start, min(stop, len(self)), dtype=np.int64)
         if self.shuffle and len(self) > MIN_BLOCKS:
-            draws = _scatter(draws, len(self), _round_keys(self.seed, _SCATTER_KEY, [epoch]))
+            draws = _scatter(draws, len(self), _round_keys(self.seed, purpose=_SCATTER_KEY, numbers=[epoch]))
         if self.shuffle and len(self.counts) > 1:
-            draws = _permute(draws, len(self), _round_keys(self.seed, _MIXTURE_KEY, [epoch]))
+            draws = _permute(draws, len(self), _round_keys(self.seed, purpose=_MIXTURE_KEY, numbers=[epoch]))
         corpus = np.searchsorted(self.ends, draws, side="right")
         draws += (epoch * self.draws - (self.ends - self.draws))[corpus]  # counted per corpus, over all epochs
         first_pair = np.cumsum(self.counts) - self.counts
@@ -77,7 +77,7 @@ class EpochOrder:
             passes, positions = np.divmod(draws[selected], self.counts[index])
             if self.shuffle:
                 passes, key_rows = np.unique(passes, return_inverse=True)
-                keys = _round_keys(self.seed, index, passes)  # passes × rounds
+                keys = _round_keys(self.seed, purpose=index, numbers=passes)  # passes × rounds
                 positions = _permute(positions, int(self.counts[index]), keys, None if len(passes) == 1 else key_rows)
             draws[selected] = first_pair[index] + positions
         return draws
@@ -86,7 +86,7 @@ class EpochOrder:
 def draws_per_corpus(
     counts: Sequence[int], weights: Sequence[float] = (), temperature: float | None = None
 ) -> list[int]:
-    """Distribute the pairs of an epoch, as many as there are pairs, over corpora.
+    """Return how many pairs an epoch draws from each corpus of `counts` pairs; the sum is that of `counts`.
 
     The share of a corpus of n pairs is proportional to its weight, or to n^(1/τ) with a temperature τ (Arivazhagan et
     al. 2019): τ = 1 is proportional to the size, a large τ uniform. By default all pairs are drawn once. Remainders go
@@ -107,7 +107,7 @@ def draws_per_corpus(
 
 
 def random_keys(seed: int, purpose: int, numbers: ArrayLike) -> UInt64Array:
-    """Derive a random 64-bit key from the seed, the purpose and each number."""
+    """Return a random 64-bit key for each number; keys of different seeds and purposes are independent."""
     key = splitmix64(np.array([seed % 2**64], np.uint64) + GOLDEN_GAMMA)
     key = splitmix64(key + np.uint64(purpose) + GOLDEN_GAMMA)
     return splitmix64(key + np.asarray(numbers).astype(np.uint64) + GOLDEN_GAMMA)
@@ -120,7 +120,10 @@ def _round_keys(seed: int, purpose: int, numbers: ArrayLike) -> Keys:
 
 
 def _scatter(positions: Indices, size: int, keys: Keys) -> Indices:
-    """Apply a permutation of 0 … size − 1 that moves positions only within spans of SCATTER_SPAN, each differently."""
+    """Apply a permutation of 0 … size − 1 that moves positions only within spans of SCATTER_SPAN, each differently.
+
+    `keys` (1 × FEISTEL_ROUNDS) determine the permutation.
+    """
     last = size // SCATTER_SPAN - 1  # the last span includes the remainder
     span = np.minimum(positions // SCATTER_SPAN, last)
     scattered = positions - span * SCATTER_SPAN
@@ -133,13 +136,13 @@ def _scatter(positions: Indices, size: int, keys: Keys) -> Indices:
 def _permute(positions: Indices, size: int, keys: Keys, key_rows: Indices | None = None) -> Indices:
     """Apply a permutation of 0 … size − 1 to positions; in a large range, blocks of neighbors stay together.
 
-    `key_rows` selects the row of `keys` for each position; None: the first row for all. The last block may be shorter:
-    results outside the range are permuted again until they are inside (cycle walking).
+    `keys` (N × FEISTEL_ROUNDS) determine N permutations; `key_rows` selects that of each position, None: the first one.
+    The last block may be shorter: results outside the range are permuted again until they are inside (cycle walking).
     """
-    block_size = max(1, min(MAX_BLOCK_PAIRS, size // MIN_BLOCKS))
-    num_blocks = -(-size // block_size)
+    block_size = max(1, min(MAX_BLOCK_PAIRS, size // MIN_BLOCKS))  # 1 in a small range
+    num_blocks = -(-size // block_size)  # rounded up
     permuted = positions.copy()
-    outside = np.arange(len(positions))
+    outside = np.arange(len(positions))  # indices of the positions whose result is not inside the range
     while len(outside):
         blocks = (permuted[outside] // block_size).astype(np.uint64)
         selected_keys = keys[:1] if key_rows is None else keys[key_rows[outside]]
@@ -168,7 +171,7 @@ def _feistel(numbers: UInt64Array, size: int, keys: Keys) -> UInt64Array:
     This is a bijection on the 2^2h numbers, the smallest even power of two that is not below `size`, for every f.
     Luby & Rackoff 1988, “How to construct pseudorandom permutations from pseudorandom functions”.
     """
-    half = max(1, (max(0, size - 1).bit_length() + 1) // 2)
+    half = max(1, (max(0, size - 1).bit_length() + 1) // 2)  # h
     bits = np.uint64(half)
     left, right = numbers >> bits, numbers & np.uint64(2**half - 1)
     for index in range(FEISTEL_ROUNDS):

@@ -25,7 +25,6 @@ from dragoman.data.text_files import open_file, read_lines
 from dragoman.errors import UserError
 
 FeatureArray = NDArray[np.float32]
-_EXPECTED = "expected an array of examples × length × features (.npy) or 'values' and 'lengths' (.npz)"
 _NUMBERS = "fiub"  # the kinds of numpy's dtypes that are numbers: floating-point, signed, unsigned, boolean
 
 
@@ -62,14 +61,14 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
 
 
 def feature_dim(corpus: Corpus) -> int:
-    """Return the numbers per vector of a corpus of features; of media files by the settings and the first file."""
+    """Return the size of the vectors of a corpus; for images and sound, it follows from the settings and first file."""
     if not corpus.has_media:
         return FeatureFile(corpus.source).features
     return open_media(corpus, next(read_media_pairs(corpus))).feature_dim
 
 
 def describe_features(features: NDArray[Any]) -> str:
-    """Describe features by their shape, in place of text."""
+    """Describe the feature vectors of a source, S F, by their shape, such as 12×80."""
     return f"{len(features)}×{features.shape[-1]}"
 
 
@@ -83,10 +82,13 @@ def check_features(features: Any, size: int, name: str = "a source") -> FeatureA
     array = np.asarray(features)
     if array.dtype.kind not in _NUMBERS or array.ndim != 2 or array.shape[1] != size:
         shape = " × ".join(map(str, array.shape))
-        raise UserError(f"{name} must be numbers of shape length × {size}, but has shape {shape}: pass such an array")
+        raise UserError(
+            f"the feature array of {name} must be numbers of shape length × {size}, but has shape {shape}: pass such "
+            "an array"
+        )
     array = array.astype(np.float32)
     if not np.isfinite(array).all():
-        raise UserError(f"{name} contains NaN or infinite values: clean the data first")
+        raise UserError(f"the feature array of {name} contains NaN or infinite values: clean the data first")
     return array
 
 
@@ -99,7 +101,7 @@ class FeatureFile:
         self.values, self.lengths = _open_examples(path)
         self.features: int = self.values.shape[-1]  # numbers per vector
         if not len(self.lengths) or not self.features:
-            raise UserError(f"{path} is empty: {_EXPECTED}")
+            raise _invalid_file(path, "is empty")
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -119,11 +121,11 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if "" in arrays:
         array = arrays[""]
         if array.ndim != 3 or array.dtype.kind not in _NUMBERS:
-            raise UserError(f"{path} contains an array of {_describe_array(array)}: {_EXPECTED}")
+            raise _invalid_file(path, f"contains an array of {_describe_array(array)}")
         count, length, features = array.shape
         return array.reshape(count * length, features), np.full(count, length)
     if missing := [name for name in ("values", "lengths") if name not in arrays]:
-        raise UserError(f"{path} has no array {missing[0]!r}, only {sorted(arrays)}: {_EXPECTED}")
+        raise _invalid_file(path, f"has no array {missing[0]!r}, only {sorted(arrays)}")
     values, lengths = arrays["values"], arrays["lengths"]
     if values.ndim != 2 or values.dtype.kind not in _NUMBERS:
         actual = _describe_array(values)
@@ -137,9 +139,17 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
         )
     if (num_vectors := int(lengths.sum())) != len(values):
         raise UserError(
-            f"{path}: 'lengths' add up to {num_vectors:,} vectors, but 'values' has {len(values):,}: write it again"
+            f"{path}: 'lengths' add up to {num_vectors:,} vectors, but 'values' has {len(values):,}: make them equal"
         )
     return values, lengths.astype(np.int64)
+
+
+def _invalid_file(path: Path, problem: str) -> UserError:
+    """Return the error for a file that does not contain examples as expected."""
+    return UserError(
+        f"the feature file {path} {problem}: expected an array of examples × length × features (.npy), or 'values' and "
+        "'lengths' (.npz)"
+    )
 
 
 def _describe_array(array: NDArray[Any]) -> str:
@@ -148,7 +158,7 @@ def _describe_array(array: NDArray[Any]) -> str:
 
 
 def _open_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Open the arrays of a file by name; the array of a `.npy` file is called ""."""
+    """Open the arrays of an .npy or .npz file, by name; the only array of an .npy file has the name ""."""
     with open_file(path) as file:
         try:
             if not zipfile.is_zipfile(file):
@@ -158,7 +168,7 @@ def _open_arrays(path: Path) -> dict[str, NDArray[Any]]:
                 members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
                 return {info.filename.removesuffix(".npy"): _open_member(path, archive, info) for info in members}
         except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{path} cannot be read as numpy arrays ({error}): {_EXPECTED}") from None
+            raise _invalid_file(path, f"cannot be read as numpy arrays ({error})") from None
 
 
 def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,7 +46,7 @@ class FileFormat:
         return "text" if corpus.target is None else "pairs"
 
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
-        """Yield line n of the source file with line n of the target file."""
+        """Yield line n of the source file with line n of the target file; unequal line counts are a UserError."""
         if corpus.target is None:
             raise UserError(f"{corpus.source} has only sources: name the file of their translations, too (data.target)")
         sources, targets = read_raw_lines(corpus.source), read_raw_lines(corpus.target)
@@ -60,15 +60,19 @@ class FileFormat:
                 raise UserError(
                     f"{source_count} but {target_count}: line counts of a parallel corpus must match, correct the files"
                 )
-            source_text = decode_line(source, corpus.source, line)
-            yield SentencePair(source_text, decode_line(target, corpus.target, line), corpus.name, line)
+            source_text = decode_line(source, path=corpus.source, number=line)
+            target_text = decode_line(target, path=corpus.target, number=line)
+            yield SentencePair(source_text, target_text, corpus=corpus.name, line=line)
 
     def read_sources(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
         """Yield (line number, source) for every line; an empty file is a UserError by default."""
         return corpus.read_lines(allow_empty)
 
     def find_features(self, corpus: Corpus, separator: str) -> str | None:
-        """Return the column that seems to hold features, which `separator` separates; None if there is none."""
+        """Return the column that seems to hold morphological features such as V;PST; None if there is none.
+
+        `separator` separates the features: a semicolon in this example.
+        """
         return None
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
@@ -92,14 +96,14 @@ class ColumnFormat(FileFormat):
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield (line number, texts of the columns) for every record."""
+        """Yield (line number, texts of the chosen columns) for every record; none is a UserError by default."""
         raise NotImplementedError
 
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
         """Yield the source and target column of every record, and the features of the source, if there are any."""
         columns = (*corpus.columns, *corpus.feature_columns)
         for line, (source, target, *features) in self.read_columns(corpus, columns):
-            yield SentencePair(source, target, corpus.name, line, feature_symbols="".join(features))
+            yield SentencePair(source, target, corpus=corpus.name, line=line, feature_symbols="".join(features))
 
     def read_sources(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
         """Yield (line number, source column) for every record; features of the source follow after a tab."""
@@ -109,23 +113,43 @@ class ColumnFormat(FileFormat):
 
 
 def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool = False) -> str | None:
-    """Return which of the columns `names` is chosen; None if there is no such column.
+    """Return which of the columns `names` of a file is chosen; None if there is no such column.
 
-    Without a choice it is the column that has the name of its language (`en` or `translation.en`) or of its role
-    (`source`). With `only_columns`, a file of two columns has source and target in this order.
+    Unless the user has named a column, it is the one that has the name of its language (`en` or `translation.en`) or of
+    its role (`source`). If there is none, and with `only_columns`, a file of two columns has source and target in this
+    order.
     """
     if choice.column is not None:
         return str(choice.column) if str(choice.column) in names else None
-    language = [name for code in language_spellings(choice.language) for name in (code, f"translation.{code}")]
-    if chosen := next((name for name in [*language, choice.role] if name in names), None):
+    codes = language_spellings(choice.language)  # en for eng_Latn, too
+    language_names = [name for code in codes for name in (code, f"translation.{code}")]
+    if chosen := next((name for name in [*language_names, choice.role] if name in names), None):
         return chosen
     if only_columns and len(names) == 2:
         return names[1] if choice.role == "target" else names[0]
     return None
 
 
+def find_columns(columns: Sequence[ColumnChoice], names: Sequence[str]) -> list[str | None]:
+    """Return the name of each chosen column in a file with the columns `names`; None for one that the file lacks.
+
+    If the user has chosen no column, and the file has just two, these are source and target.
+    """
+    nothing_chosen = all(choice.column is None for choice in columns)
+    return [find_column(choice, names, only_columns=nothing_chosen) for choice in columns]
+
+
+def pairs_or_text(corpus: Corpus, names: Sequence[str]) -> str:
+    """Return the data format of a file with the columns `names`: "text" if it has only a source, otherwise "pairs".
+
+    A file that lacks a column which the user has chosen is "pairs" as well: the error is raised when it is read.
+    """
+    source, target = find_columns(corpus.columns, names)
+    return "text" if source is not None and target is None and corpus.target_column is None else "pairs"
+
+
 def missing_column(choice: ColumnChoice, names: Sequence[str], path: Path) -> UserError:
-    """Return the error about a column that a file does not have; it names the columns found."""
+    """Return the error about a chosen column that the file `path` does not have among its columns `names`."""
     wanted = choice.column if choice.column is not None else choice.language or choice.role
     shown = [*map(repr, names[:MAX_SHOWN_COLUMNS]), *["…"] * (len(names) > MAX_SHOWN_COLUMNS)]
     return UserError(
@@ -137,27 +161,25 @@ def missing_column(choice: ColumnChoice, names: Sequence[str], path: Path) -> Us
 class DelimitedFormat(ColumnFormat):
     """Lines of fields, whose columns are chosen by number (from 0), or by name if the first line is a header."""
 
-    header_is_usual: ClassVar[bool] = False
+    header_is_usual: ClassVar[bool] = False  # whether the first row names the columns unless the user denies it
+    columns_kind: ClassVar[str] = "CSV"  # of columns, in messages
 
     def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
-        """Yield (line number, fields) for every row, the header included; a file without rows must be allowed."""
+        """Yield (line number, fields) for every row, the header included; no rows are a UserError by default."""
         raise NotImplementedError
 
     def data_format(self, corpus: Corpus) -> str:
-        """Return "text" if the header has a source, but no target; otherwise "pairs", as for a pipe."""
+        """Return the name of the data format: "text" if the header has a source column, but no target; else "pairs"."""
         if not corpus.source.is_file():  # a pipe can be read only once
             return "pairs"
-        _, first = next(self.rows(corpus, allow_empty=False))
-        if not self._has_header(corpus, first):
-            return "pairs"
-        source, target = self._find_columns(corpus.columns, _header_names(first))
-        return "text" if target is None and source is not None and corpus.target_column is None else "pairs"
+        _, first_row = next(self.rows(corpus, allow_empty=False))
+        return pairs_or_text(corpus, _header_names(first_row)) if self._has_header(corpus, first_row) else "pairs"
 
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield the chosen fields of every row after the header, if there is one."""
-        positions: list[int] | None = None
+        """Yield (line number, the chosen fields) for every row after the header, if there is one."""
+        positions: list[int] | None = None  # of the chosen columns; known after the first row
         for line, fields in self.rows(corpus, allow_empty):
             if positions is None:
                 has_header = self._has_header(corpus, fields)
@@ -170,31 +192,31 @@ class DelimitedFormat(ColumnFormat):
                 expected = " and ".join(map(str, positions))
                 raise UserError(
                     f"{corpus.source}, line {line:,}: expected columns {expected} (counted from 0), found "
-                    f"{len(fields)} {self._separated} column{'s' * (len(fields) != 1)}: correct the line, or choose "
+                    f"{len(fields)} {self.columns_kind} column{'s' * (len(fields) != 1)}: correct the line, or choose "
                     "other columns (data.source_column, data.target_column)"
                 ) from None
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield the fields of every row as the turns of a dialogue."""
+        """Yield (line number, turns of a dialogue) for every row after the header: its fields are the turns."""
         rows = self.rows(corpus, allow_empty=False)
         for index, (line, fields) in enumerate(rows):
             if index > 0 or not self._has_header(corpus, fields):
                 yield line, [field.replace("\t", " ") for field in fields]
 
     def find_features(self, corpus: Corpus, separator: str) -> str | None:
-        """Return the column "features" of the header, or without one the third column if it seems to hold features."""
+        """Return the column that seems to hold morphological features such as V;PST; None if there is none.
+
+        It is "features" if a header has that name; without a header, the third column if it looks like features that
+        `separator` separates.
+        """
         rows = [fields for _, fields in islice(self.rows(corpus, allow_empty=False), FEATURE_SAMPLE_ROWS)]
         if self._has_header(corpus, rows[0]):
             return "features" if "features" in _header_names(rows[0]) else None
         chosen = [str(choice.column) for choice in corpus.columns]
-        if str(FEATURES_COLUMN) in chosen or any(len(fields) <= FEATURES_COLUMN for fields in rows):
+        is_short = any(len(fields) <= FEATURES_COLUMN for fields in rows)
+        if str(FEATURES_COLUMN) in chosen or is_short:  # the column is chosen as source or target, or missing
             return None
         return str(FEATURES_COLUMN) if _holds_features([row[FEATURES_COLUMN] for row in rows], separator) else None
-
-    @property
-    def _separated(self) -> str:
-        """How columns are separated, for messages."""
-        return f"{self.name.upper()}"
 
     def _has_header(self, corpus: Corpus, first_row: list[str]) -> bool:
         """Whether the first row names the columns: if that is declared, usual, or if a column is chosen by name."""
@@ -208,18 +230,16 @@ class DelimitedFormat(ColumnFormat):
         is_named_by_language = not names and bool(languages) and set(languages) <= set(_header_names(first_row))
         return is_named_by_language or any(not name.isdecimal() for name in names)
 
-    def _find_columns(self, columns: Sequence[ColumnChoice], header: list[str]) -> list[str | None]:
-        """Return the names of the chosen columns in a header, None for those that it does not have."""
-        nothing_chosen = all(choice.column is None for choice in columns)  # two columns are then source and target
-        return [find_column(choice, header, only_columns=nothing_chosen) for choice in columns]
-
     def _positions(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], first_row: list[str], has_header: bool
     ) -> list[int]:
-        """Return the positions of the chosen columns in a row; `first_row` may be the header."""
+        """Return the positions of the chosen columns in a row, from 0.
+
+        Columns are chosen by name if `first_row` is a header, or by number; by default they are source and target.
+        """
         if not has_header:
-            defaults = [1 if choice.role == "target" else 0 for choice in columns]
-            chosen = [default if choice.column is None else choice.column for choice, default in zip(columns, defaults)]
+            defaults = {"source": 0, "target": 1, "features": 0}
+            chosen = [defaults[choice.role] if choice.column is None else choice.column for choice in columns]
             if wrong := [column for column in chosen if not str(column).isdecimal()]:
                 raise UserError(
                     f"{corpus.source} is read without a header, so that columns are numbers from 0, not {wrong[0]!r}: "
@@ -231,7 +251,7 @@ class DelimitedFormat(ColumnFormat):
             return positions
         header = _header_names(first_row)
         positions = []
-        for choice, name in zip(columns, self._find_columns(columns, header)):
+        for choice, name in zip(columns, find_columns(columns, header)):
             if name is not None:
                 positions.append(header.index(name))
             elif str(choice.column).isdecimal() and int(str(choice.column)) < len(header):
@@ -242,31 +262,27 @@ class DelimitedFormat(ColumnFormat):
 
 
 def _header_names(row: list[str]) -> list[str]:
-    """Return the names of columns in the first row of a file."""
+    """Return the names of columns in the first row of a file, without white space around them."""
     return [name.strip() for name in row]
 
 
 def _holds_features(values: Sequence[str], separator: str) -> bool:
-    """Whether texts seem to be features such as V;PST: most have a separator, none a space, and few are different."""
+    """Whether texts look like features such as V;PST: most have the separator, none a space, and the names repeat."""
     separated = [value for value in values if separator in value]
     names = {name for value in values for name in value.split(separator)}
     has_spaces = any(character.isspace() for value in values for character in value.strip())
-    return not has_spaces and 2 * len(separated) > len(values) and len(names) <= 10 + len(values)
+    names_repeat = len(names) <= 10 + len(values)  # ten more than texts, since a small sample has few repetitions
+    return not has_spaces and 2 * len(separated) > len(values) and names_repeat
 
 
 class TabSeparatedFormat(DelimitedFormat):
     """Columns that are separated by tabs, without quotes."""
 
-    name, suffixes = "tsv", (".tsv",)
+    name, suffixes, columns_kind = "tsv", (".tsv",), "tab-separated"
 
     def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
-        """Yield (line number, fields) for every line."""
+        """Yield (line number, fields) for every line; an empty file is a UserError unless `allow_empty`."""
         return ((line, text.split("\t")) for line, text in corpus.read_lines(allow_empty))
-
-    @property
-    def _separated(self) -> str:
-        """How columns are separated, for messages."""
-        return "tab-separated"
 
 
 class CommaSeparatedFormat(DelimitedFormat):
@@ -278,14 +294,14 @@ class CommaSeparatedFormat(DelimitedFormat):
     name, suffixes, header_is_usual = "csv", (".csv",), True
 
     def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
-        """Yield (number of the first line, fields) for every row that is not blank."""
-        lines = corpus.read_lines(allow_empty)
-        first = next(lines, None)
-        if first is None:
+        """Yield (number of the row's first line, fields) for every row that is not blank."""
+        lines = (text for _, text in corpus.read_lines(allow_empty))
+        first_line = next(lines, None)
+        if first_line is None:
             return
-        unquoted = re.sub(r'"[^"]*"', "", first[1])
+        unquoted = re.sub(r'"[^"]*"', "", first_line)
         delimiter = max(DELIMITERS, key=unquoted.count)  # the comma if there is none
-        texts = (f"{text}\n" for _, text in _chain_first(first, lines))
+        texts = (f"{text}\n" for text in chain([first_line], lines))
         csv.field_size_limit(MAX_FIELD_CHARACTERS)
         reader = csv.reader(texts, delimiter=delimiter, strict=True)
         line = 1
@@ -299,12 +315,6 @@ class CommaSeparatedFormat(DelimitedFormat):
                 f"{corpus.source}, line {line:,} is not valid CSV ({error}): put texts with quotes, delimiters or line "
                 "feeds into double quotes, and double the quotes in them"
             ) from None
-
-
-def _chain_first(first: tuple[int, str], others: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the first line, which was read already, and then the others."""
-    yield first
-    yield from others
 
 
 class JsonLinesFormat(ColumnFormat):
@@ -330,18 +340,19 @@ class JsonLinesFormat(ColumnFormat):
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield the strings at the chosen keys of every line; raise a UserError if one is missing."""
+        """Yield (line number, strings at the chosen keys) for every line; raise a UserError if one is missing."""
         for line, text in corpus.read_lines(allow_empty):
-            yield line, self._strings(parse_object(text, corpus.source, line), columns, corpus.source, line)
+            record = parse_object(text, corpus.source, line)
+            yield line, self._strings(record, columns, corpus.source, line)
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield the turns of every line with a dialogue ("turns" or "messages"); None if it has none."""
+        """Yield (line number, turns of its dialogue) for every line; the turns are None if it has no dialogue."""
         for line, text in corpus.read_lines():
             record = parse_object(text, corpus.source, line)
-            yield line, parse_turns(record, f"{corpus.source}, line {line:,}")
+            yield line, parse_turns(record, location=f"{corpus.source}, line {line:,}")
 
     def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
-        """Yield the turns of lines with a dialogue, and the sources of others, with features after tabs."""
+        """Yield the turns of a line with a dialogue, the source of another one, with its features after a tab."""
         for line, text in corpus.read_lines(allow_empty):
             record = parse_object(text, corpus.source, line)
             turns = self._record_turns(record, corpus, line)
@@ -349,16 +360,19 @@ class JsonLinesFormat(ColumnFormat):
             yield turns if turns is not None else "\t".join(self._strings(record, columns, corpus.source, line))
 
     def find_features(self, corpus: Corpus, separator: str) -> str | None:
-        """Return the key "features" if the first line has it with a string."""
+        """Return the key "features" if the first line has a string there, otherwise None; `separator` is not used."""
         line, text = next(iter(corpus.read_lines()))
         return "features" if isinstance(parse_object(text, corpus.source, line).get("features"), str) else None
 
     def _record_turns(self, record: dict[str, Any], corpus: Corpus, line: int) -> list[str] | None:
-        """Return the turns of a dialogue; None if it is none, or if the corpus names a column to read."""
+        """Return the turns of a dialogue; None for other objects, or if the user has chosen the key of sources."""
         return parse_turns(record, f"{corpus.source}, line {line:,}") if corpus.source_column is None else None
 
     def _strings(self, record: dict[str, Any], columns: Sequence[ColumnChoice], path: Path, line: int) -> list[str]:
-        """Return the strings at the chosen keys of an object, "" for null; raise a UserError for other values."""
+        """Return the strings at the chosen keys of an object, "" for null; raise a UserError for other values.
+
+        A key is chosen by name; by default it is that of the language, such as en, or the role, such as source.
+        """
         strings = []
         for choice in columns:
             key = str(choice.column) if choice.column is not None else choice.role
@@ -381,7 +395,7 @@ _MISSING = object()  # no value at a key
 
 
 def _nested_value(record: Any, key: str) -> Any:
-    """Return the value at a dotted key such as `translation.en`, or _MISSING."""
+    """Return the value at a dotted key such as `translation.en` of nested objects, or _MISSING if there is none."""
     for name in key.split("."):
         if not isinstance(record, dict) or name not in record:
             return _MISSING
@@ -390,7 +404,7 @@ def _nested_value(record: Any, key: str) -> Any:
 
 
 def _key_names(record: dict[str, Any]) -> list[str]:
-    """Return the keys of an object, and dotted keys of objects in it."""
+    """Return the keys of an object, and dotted keys of the objects in it, such as `translation.en`."""
     nested = (f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in value)
     return [*record, *nested]
 
@@ -408,7 +422,11 @@ def parse_object(text: str, path: Path, line: int) -> dict[str, Any]:
 
 
 def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
-    """Return the turns of a record with a dialogue ("turns" or "messages"); None if it has none."""
+    """Return the turns of a JSON object with a dialogue; None if it has none.
+
+    They are its list "turns" of strings, or the contents of its list "messages" with roles. A turn has no tabs, because
+    these separate turns. `location` (file and line) is for error messages.
+    """
     turns = record.get("turns")
     if turns is None and record.get("messages") is not None:
         turns = _parse_messages(record["messages"], location)
@@ -421,7 +439,10 @@ def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
 
 
 def _parse_messages(messages: Any, location: str) -> list[str]:
-    """Return the turns of a chat, with a system message prepended to the first one."""
+    """Return the turns of a chat, alternately of user and assistant; a system message is prepended to the first one.
+
+    `messages` must be a list of objects with "role" and "content"; `location` is for error messages.
+    """
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content': correct it")
     roles = [message.get("role") for message in messages]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import wave
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.data.task_grammars import split_of
 from dragoman.errors import UserError, unknown_name
 from dragoman.storage import atomic_folder
 
@@ -66,12 +67,13 @@ def _sample_group(random: Random) -> str:
 
 
 def draw_caption(caption: str, random: Random) -> Pixels:
-    """Draw the groups that a caption names, into halves of an image if there are two of them."""
+    """Draw the groups of shapes that a caption names: two groups side by side, or one above the other; H W 3."""
     image, groups = _background(random), re.split(" left of | above ", caption)
-    step = IMAGE_PIXELS // len(groups)  # pixels of a part: side by side, or one above the other
-    for start, group in zip(range(0, IMAGE_PIXELS, step), groups):
-        rows, columns = (0, IMAGE_PIXELS), (start, start + step)
-        _draw_group(image, group, random, *((columns, rows) if " above " in caption else (rows, columns)))
+    size = IMAGE_PIXELS // len(groups)  # pixels of a part of the image
+    for start, group in zip(range(0, IMAGE_PIXELS, size), groups):
+        whole, part = (0, IMAGE_PIXELS), (start, start + size)
+        rows, columns = (part, whole) if " above " in caption else (whole, part)
+        _draw_group(image, group, random, rows=rows, columns=columns)
     return image
 
 
@@ -81,10 +83,10 @@ def sample_class(random: Random) -> str:
 
 
 def draw_class(shape: str, random: Random) -> Pixels:
-    """Draw one shape of random color, place and size."""
-    image, radius = _background(random), random.uniform(4, 9)
+    """Draw one shape, such as "circle", of random color, place and size; return the pixels, H W 3."""
+    image, radius = _background(random), random.uniform(4, 9)  # pixels
     row, column = random.uniform(radius, IMAGE_PIXELS - radius, 2)
-    _draw_shape(image, shape, _choose(random, list(SHAPE_COLORS)), row, column, radius)
+    _draw_shape(image, shape, _choose(random, list(SHAPE_COLORS)), row=row, column=column, radius=radius)
     return image
 
 
@@ -95,7 +97,7 @@ def _background(random: Random) -> Pixels:
 
 
 def _draw_group(image: Pixels, group: str, random: Random, rows: tuple[int, int], columns: tuple[int, int]) -> None:
-    """Draw the shapes of a group, such as “two blue crosses”, into a part of the image: from and to these pixels."""
+    """Draw the shapes of a group, such as “two blue crosses”, into a part of the image: its first and last pixels."""
     count, color, plural = group.split()
     shape = next(name for name in SHAPES if plural.startswith(name))
     # cells of 10 pixels do not overlap; each shape gets one of them
@@ -107,9 +109,10 @@ def _draw_group(image: Pixels, group: str, random: Random, rows: tuple[int, int]
 
 
 def _draw_shape(image: Pixels, shape: str, color: str, row: float, column: float, radius: float) -> None:
-    """Draw a filled shape with its center at (row, column) into the image."""
-    y, x = (np.mgrid[:IMAGE_PIXELS, :IMAGE_PIXELS] - np.reshape([row, column], (2, 1, 1))) / radius
-    image[SHAPES[shape](x, y)] = SHAPE_COLORS[color]
+    """Draw a filled shape with its center at (row, column) into the image; positions and radius are in pixels."""
+    rows, columns = np.mgrid[:IMAGE_PIXELS, :IMAGE_PIXELS]
+    is_inside = SHAPES[shape]((columns - column) / radius, (rows - row) / radius)  # x, y from the center
+    image[is_inside] = SHAPE_COLORS[color]  # red, green, blue
 
 
 def _write_image(path: Path, pixels: Pixels) -> None:
@@ -146,8 +149,10 @@ def sample_digits(random: Random) -> str:
 
 
 def speak_digits(words: str, random: Random) -> Sound:
-    """Say digits with a random voice, speed and loudness, over noise; return the samples."""
-    pitch, tract, speed = random.uniform(90, 220), random.uniform(0.9, 1.1), random.uniform(0.85, 1.2)
+    """Say digits with a random voice, speed and loudness, over noise; return the samples, from −1 to 1."""
+    pitch = random.uniform(90, 220)  # Hz
+    tract = random.uniform(0.9, 1.1)  # factor of the frequencies, by the length of the vocal tract
+    speed = random.uniform(0.85, 1.2)  # 1: the usual one
     parts = [_pause(random)]
     for word in words.split():
         parts += [_speak_phoneme(phoneme, random, pitch, tract, speed) for phoneme in DIGITS[word]]
@@ -162,19 +167,21 @@ def _pause(random: Random) -> Sound:
 
 
 def _speak_phoneme(phoneme: str, random: Random, pitch: float, tract: float, speed: float) -> Sound:
-    """Return the samples of a speech sound, at most 1: pulses of the voice, or noise, in its frequency bands.
+    """Return the samples of a speech sound, from −1 to 1: pulses of the voice, or noise, in its frequency bands.
 
-    `tract` scales the frequencies of the bands, as the length of the vocal tract does.
+    `pitch` is the frequency of the voice in Hz. `tract` scales the frequencies of the bands, as the length of the vocal
+    tract does. `speed` divides the length.
     """
     centers, voiced, seconds = PHONEMES[phoneme]
     length = int(seconds * random.uniform(0.8, 1.2) * SOUND_RATE / speed)
     time = np.arange(length) / SOUND_RATE
     if voiced:
-        periods = np.cumsum(pitch * (1 - 0.3 * time)) / SOUND_RATE  # the pitch falls
+        periods = np.cumsum(pitch * (1 - 0.3 * time)) / SOUND_RATE  # number of them so far; the pitch falls
         source = np.diff(np.floor(periods), prepend=-1.0)  # one pulse per period
     else:
         source = random.normal(0, 1, length)
     spectrum, frequencies = np.fft.rfft(source), np.fft.rfftfreq(length, 1 / SOUND_RATE)
+    # Gaussian bands around each center, which are wider at high frequencies
     bands = [np.exp(-(((frequencies - tract * center) / (60 + center / 10)) ** 2)) for center in centers]
     sound = np.fft.irfft(spectrum * sum(bands), length) * np.hanning(length) ** 0.5
     return sound / max(1e-9, float(abs(sound).max()))
@@ -190,7 +197,7 @@ def _write_sound(path: Path, samples: Sound) -> None:
 
 
 def _choose(random: Random, names: list[str]) -> str:
-    """Return one of the names."""
+    """Return one of the names, all equally probable."""
     return names[random.integers(len(names))]
 
 
@@ -219,33 +226,23 @@ def write_media(
 ) -> None:
     """Write generated examples of a task ("captions", "image-classes" or "spoken-digits") to a new folder.
 
-    Each of train.tsv, valid.tsv and test.tsv has a path and a text per line. A checksum decides in which of them a text
-    occurs, so that captions and transcripts of the test are new. Classes occur in all of them.
+    Each of train.tsv, valid.tsv and test.tsv has a path and a text per line, as many as the arguments say. A checksum
+    decides in which of them a text occurs, so that captions and transcripts of the test are new. Classes occur in all.
     """
     if task not in MEDIA_TASKS:
         raise unknown_name("task", task, MEDIA_TASKS)
-    folder, (sample, render, write, suffix, has_new_texts) = Path(folder), MEDIA_TASKS[task]
+    folder, media_task = Path(folder), MEDIA_TASKS[task]
     if folder.exists():
         raise UserError(f"{folder} already exists: choose a new folder")
     random = np.random.default_rng(seed)
-    with atomic_folder(folder, flush=False) as partial:
+    with atomic_folder(folder, flush=False) as partial_folder:
         for split, size in (("train", train), ("valid", valid), ("test", test)):
-            (partial / split).mkdir()
-            usable = (text for text in _endless(sample, random) if not has_new_texts or split_of(text) == split)
+            (partial_folder / split).mkdir()
+            texts = iter(partial(media_task.sample, random), None)  # without end
+            usable = (text for text in texts if not media_task.has_new_texts or split_of(text) == split)
             lines = []
             for number, text in enumerate(islice(usable, size), 1):
-                path = Path(split) / f"{number:05}{suffix}"
-                write(partial / path, render(text, random))
+                path = Path(split) / f"{number:05}{media_task.suffix}"
+                media_task.write(partial_folder / path, media_task.render(text, random))
                 lines.append(f"{path.as_posix()}\t{text}\n")
-            (partial / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
-
-
-def _endless(sample: Callable[[Random], str], random: Random) -> Iterator[str]:
-    """Sample texts without end."""
-    while True:
-        yield sample(random)
-
-
-def split_of(text: str) -> str:
-    """Return the split of a text by its checksum: a sixteenth of all texts are in valid, another one in test."""
-    return {0: "valid", 1: "test"}.get(zlib.crc32(text.encode()) % 16, "train")
+            (partial_folder / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from dragoman.data.task_grammars import (
     dialogue_example,
     python_example,
     span_example,
+    split_of,
     tree_example,
 )
 from dragoman.errors import UserError, unknown_name
@@ -30,7 +30,7 @@ TRIES_PER_EXAMPLE = 100  # draws of a grammar before it counts as exhausted
 def generate_splits(
     sample: Callable[[Random], GeneratedExample], train: int, valid: int, test: int, seed: int
 ) -> dict[str, list[GeneratedExample]]:
-    """Draw distinct examples for training, validation and test.
+    """Draw distinct examples from a grammar (`sample`), as many as the arguments train, valid and test say.
 
     A checksum of the input decides the split of an example, so that no test input is ever trained on, for all sizes and
     seeds: 1/16 each for validation and test.
@@ -41,11 +41,12 @@ def generate_splits(
         if all(len(examples[name]) == size for name, size in sizes.items()):
             return {name: list(split.values()) for name, split in examples.items()}
         example = sample(random)
-        name = {0: "valid", 1: "test"}.get(zlib.crc32(example.key.encode()) % 16, "train")
+        name = split_of(example.key)
         if len(examples[name]) < sizes[name]:
             examples[name].setdefault(example.key, example)
     raise UserError(
-        f"the grammar has too few different examples for {train:,} / {valid:,} / {test:,}: ask for fewer of them"
+        f"the grammar has too few different examples for {train:,} training, {valid:,} validation and "
+        f"{test:,} test examples: ask for fewer of them"
     )
 
 
@@ -68,10 +69,10 @@ def write_examples(
             is_dialogue = bool(examples and examples[0].turns)
             lines = [json.dumps({"turns": example.turns}) if is_dialogue else example.columns for example in examples]
             suffix = "jsonl" if is_dialogue else "tsv"
-            parts = {name: len(lines)} | ({f"{name}-low": low} if low and name == "train" else {})
-            for part, size in parts.items():
+            file_sizes = {name: len(lines)} | ({f"{name}-low": low} if low and name == "train" else {})  # lines
+            for file_name, size in file_sizes.items():
                 text = "".join(f"{line}\n" for line in lines[:size])
-                (partial_folder / f"{part}.{suffix}").write_text(text, encoding="utf-8")
+                (partial_folder / f"{file_name}.{suffix}").write_text(text, encoding="utf-8")
 
 
 #: generators by name: functions of the new folder and of settings such as train, valid, test and seed

@@ -24,7 +24,7 @@ _MODES_16_BIT = ("I;16", "I;16L", "I;16B", "I;16N", "I")  # PNG has no mode of 3
 
 def patch_dim(settings: FeatureConfig) -> int:
     """Return the numbers per patch, patch_size² · colors; raise a UserError if Pillow is not installed."""
-    _pillow()
+    _pillow()  # raises the error
     return settings.patch_size**2 * (1 if settings.image_colors == "gray" else 3)
 
 
@@ -70,11 +70,14 @@ def _open_image(file: BinaryIO, name: str, settings: FeatureConfig) -> Image:
 
 def _too_large(name: str, size: str) -> UserError:
     """Return the error for the image `name` with too many pixels; `size` says how many."""
-    return UserError(f"{name} has {size}, but at most {MAX_IMAGE_PIXELS:,} are read: scale the image down")
+    return UserError(f"{name} has {size}, but of an image at most {MAX_IMAGE_PIXELS:,} are read: scale the image down")
 
 
 def _convert(pillow: ModuleType, image: Image, name: str, colors: str) -> Image:
-    """Convert an image of any supported mode to 8-bit colors ("rgb" or "gray"); alpha is blended with white."""
+    """Convert an image of any supported mode to 8-bit `colors` ("rgb" or "gray"); alpha is blended with white.
+
+    `name` is that of the file, for error messages.
+    """
     if image.mode in _MODES_16_BIT:
         scaled = np.clip(np.rint(np.asarray(image) / 257), 0, 255)  # 65,535 → 255
         image = pillow.Image.fromarray(scaled.astype(np.uint8))
@@ -90,7 +93,10 @@ def _convert(pillow: ModuleType, image: Image, name: str, colors: str) -> Image:
 
 
 def _fit(pillow: ModuleType, image: Image, settings: FeatureConfig) -> Image:
-    """Scale an image to image_size² pixels, which are averages of the pixels that they cover."""
+    """Scale an image to image_size² pixels, by the setting image_fit: "stretch", "pad" with white, or crop the edges.
+
+    New pixels are averages of the pixels that they cover.
+    """
     size, scaling = (settings.image_size, settings.image_size), pillow.Image.Resampling.BILINEAR
     if settings.image_fit == "stretch":
         return image.resize(size, scaling)

@@ -38,24 +38,27 @@ def inflect(lemma: str, features: str) -> str:
 
 
 def inflection_example(random: Random) -> GeneratedExample:
-    """Draw a noun or a verb (its lemma), features such as N;LOC;PL, and inflect it; "" is drawn for no feature."""
+    """Draw a noun or a verb (its lemma, the source), features such as N;LOC;PL, and inflect it (the target)."""
     stem = draw_stem(random)
     if random.random() < 0.5:
-        optional = random.choice(["", "", *(f";{name}" for name in POSSESSIVE_SUFFIXES)])  # a possessor in half of them
-        lemma, features = stem, f"N;{random.choice(list(CASE_SUFFIXES))};{random.choice(['SG', 'PL'])}{optional}"
+        case, number = random.choice(list(CASE_SUFFIXES)), random.choice(["SG", "PL"])
+        possessor = random.choice(["", "", *(f";{name}" for name in POSSESSIVE_SUFFIXES)])  # "" in half of the nouns
+        lemma, features = stem, f"N;{case};{number}{possessor}"
     else:
         tense, person = random.choice(["PRS", "PST", "COND"]), random.choice(list(PERSON_SUFFIXES))
-        lemma, features = join(stem, INFINITIVE), f"V;{tense};{person}{random.choice(['', '', ';NEG'])}"
-    return GeneratedExample(lemma, inflect(lemma, features), features=features)
+        negation = random.choice(["", "", ";NEG"])
+        lemma, features = join(stem, INFINITIVE), f"V;{tense};{person}{negation}"
+    return GeneratedExample(source=lemma, target=inflect(lemma, features), features=features)
 
 
 def draw_stem(random: Random) -> str:
     """Draw a stem of two or three syllables, whose vowels are neutral and either back or front."""
-    vowels = random.choice([BACK, FRONT]) * 2 + NEUTRAL
-    first = random.choice(INITIALS) + random.choice(vowels) + random.choice(["", "", vowels[0]])
+    vowels = random.choice([BACK, FRONT]) * 2 + NEUTRAL  # neutral ones are less frequent
+    first = random.choice(INITIALS) + random.choice(vowels) + random.choice(["", "", vowels[0]])  # syllable
     middle = ""
     if random.random() < 0.4:
         middle = random.choice("ptkmnslrv") + random.choice(vowels) + random.choice(FINALS)
+    # the consonants before the last vowel: a single one after a syllable that ends with a consonant
     medials = [medial for medial in MEDIALS if not middle or middle[-1] in VOWELS or len(medial) == 1]
     return first + middle + random.choice(medials) + random.choice(vowels)
 
@@ -69,9 +72,9 @@ def join(stem: str, suffix: str) -> str:
 
 def grade(stem: str, suffix: str) -> str:
     """Return the stem with weak consonants before its last vowel if the suffix closes the syllable of that vowel."""
-    consonants = suffix.removeprefix("i")
+    consonants = suffix.removeprefix("i")  # the plural i belongs to the syllable; A, O, U are vowels of suffixes
     is_closed = consonants[:1] not in ("", *VOWELS) and (len(consonants) == 1 or consonants[1] not in VOWELS + "AOU")
-    onset_end = len(stem) - 1
+    onset_end = len(stem) - 1  # of the consonants before the last vowel
     for size in (2, 1):  # the longest consonants that have a weak grade; a single one must follow a vowel
         before, strong = stem[: onset_end - size], stem[onset_end - size : onset_end]
         if is_closed and strong in WEAK_GRADES and (size == 2 or before[-1:] in VOWELS):
@@ -80,16 +83,16 @@ def grade(stem: str, suffix: str) -> str:
 
 
 def _change_last_vowel(stem: str) -> str:
-    """Return the stem as it is before i."""
+    """Return the stem with the last vowel that it has before a suffix with i, such as kukko- for kukka."""
     return stem[:-1] + VOWELS_BEFORE_I.get(stem[-1], stem[-1])
 
 
 def _inflect_noun(lemma: str, names: list[str]) -> str:
-    """Return the form of a noun; names are N, case, number, and a possessor or nothing."""
+    """Return the form of a noun; `names` of features are N, case, number, and a possessor or nothing."""
     _, case, number, *possessor = names
     suffix = CASE_SUFFIXES[case]
     if number == "PL":
-        suffix = ("t" if case == "NOM" else f"i{suffix}") if case != "GEN" else "iden"
+        suffix = {"NOM": "t", "GEN": "iden"}.get(case, f"i{suffix}")
     form = grade(lemma, suffix)
     form = join(_change_last_vowel(form) if suffix.startswith("i") else form, suffix)
     ending = POSSESSIVE_SUFFIXES[possessor[0]] if possessor else ""
@@ -97,7 +100,7 @@ def _inflect_noun(lemma: str, names: list[str]) -> str:
 
 
 def _inflect_verb(lemma: str, names: list[str]) -> str:
-    """Return the form of a verb; names are V, tense, person, number, and NEG or nothing."""
+    """Return the form of a verb; `names` of features are V, tense, person, number, and NEG or nothing."""
     _, tense, person, number, *negation = names
     stem, ending = lemma[: -len(INFINITIVE)], PERSON_SUFFIXES[f"{person};{number}"]
     suffix = {"PRS": "", "PST": "i", "COND": "isi"}[tense] + ending

@@ -52,7 +52,7 @@ class ColumnCounts:
     unknown: int = 0
 
     def add_text(self, texts: list[str], ids: list[Any]) -> None:
-        """Count the words, characters and tokens of texts; `ids` are their token ids."""
+        """Count the words, characters and tokens of texts; `ids` has the token ids of each text."""
         self.words.update([len(text.split()) for text in texts])
         self.characters.update(map(len, texts))
         self.tokens.update(map(len, ids))
@@ -102,7 +102,10 @@ class InspectionCounts:
 def inspect_chunk(
     chunk: list[EncodedPair], data_format: DataFormat, encoding: Encoding, tag: Sequence[int] = ()
 ) -> tuple[list[EncodedPair], InspectionCounts]:
-    """Drop empty and overlong pairs, and count the rest; `tag` are ids that are prepended to the sources."""
+    """Drop empty and overlong pairs; return the kept ones with their statistics.
+
+    `encoding` has the tokenizers and the maximum length; `tag` are ids that are prepended to the sources.
+    """
     counts = InspectionCounts(pairs_read=len(chunk))
     kept = []
     for encoded in chunk:
@@ -122,7 +125,7 @@ def inspect_chunk(
         counts.source.add_text([pair.source for pair in pairs], [encoded.source for encoded in kept])
     if pairs[0].target is not None:
         counts.target.add_text([pair.target or "" for pair in pairs], [encoded.target or [] for encoded in kept])
-        for pair, source, target, _ in kept:
+        for pair, source, target, _ in kept:  # pair, token ids of source and target, flags
             if pair.source == pair.target:
                 counts.identical.add(pair)
             lengths = len(source) + 1, len(target or ()) + 1  # with EOS, which makes short pairs less different
@@ -165,7 +168,7 @@ class CorpusInspection:
                 corpus.add_training_pairs(counts.hashes)
 
     def require_pairs(self) -> None:
-        """Raise a UserError if no pairs were kept."""
+        """Raise a UserError if no pairs were kept, with the reasons."""
         counts = self.counts
         if not counts.pairs:
             reasons = ", ".join(f"{dropped.pairs:,} {reason}" for reason, dropped in counts.dropped.items())
@@ -198,8 +201,8 @@ class CorpusInspection:
 class DuplicateCounter:
     """Counts how many of a stream of evenly distributed 64-bit hashes repeat an earlier one.
 
-    External sorting: full buffers are sorted and appended to an unnamed temporary file as runs; at the end, each range
-    of values is read from all runs and sorted. Up to 2³⁴ hashes, memory stays below three times MAX_HASHES_IN_MEMORY.
+    External sorting: full buffers are sorted and appended to an unnamed temporary file; at the end, each range of
+    values is read from all buffers and sorted. Up to 2³⁴ hashes, memory stays below three times MAX_HASHES_IN_MEMORY.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -209,7 +212,7 @@ class DuplicateCounter:
         self.buffered = self.written = 0  # hashes in the buffer and in the file
         self.file: IO[bytes] | None = None
         # for each sorted buffer in the file: where each range of values starts, and the end
-        self.runs: list[NDArray[np.int64]] = []
+        self.range_positions: list[NDArray[np.int64]] = []
 
     def add(self, hashes: _Hashes) -> None:
         """Add hashes to the buffer, which is sorted and written to the temporary file when it is full."""
@@ -228,7 +231,7 @@ class DuplicateCounter:
         self._write_sorted_buffer()
         with self.file:
             return sum(
-                _count_duplicates([self._read_range(positions, index) for positions in self.runs])
+                _count_duplicates([self._read_range(positions, index) for positions in self.range_positions])
                 for index in range(NUM_RANGES)
             )
 
@@ -237,21 +240,24 @@ class DuplicateCounter:
         self.file = self.file or tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 (closed in count)
         hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *self.buffer]))
         range_starts = np.arange(NUM_RANGES, dtype=np.uint64) * np.uint64(2**64 // NUM_RANGES)
-        self.runs.append(self.written + np.append(np.searchsorted(hashes, range_starts), len(hashes)))
+        self.range_positions.append(self.written + np.append(np.searchsorted(hashes, range_starts), len(hashes)))
         self.file.seek(8 * self.written)  # a hash has 8 bytes
         self.file.write(hashes.data)
         self.written += len(hashes)
         self.buffer, self.buffered = [], 0
 
     def _read_range(self, positions: NDArray[np.int64], index: int) -> _Hashes:
-        """Read the hashes in value range number `index` of a sorted buffer; `positions`: where its ranges start."""
+        """Read the hashes in value range number `index` of a sorted buffer from the temporary file.
+
+        `positions` says where the ranges of this buffer start, in hashes from the beginning of the file.
+        """
         assert self.file is not None
         self.file.seek(8 * int(positions[index]))  # a hash has 8 bytes
         return np.frombuffer(self.file.read(8 * int(positions[index + 1] - positions[index])), np.uint64)
 
 
 def _count_duplicates(arrays: list[_Hashes]) -> int:
-    """Return how many hashes are equal to one before them in sorted order."""
+    """Return how many hashes in the arrays repeat another one: n equal hashes count n − 1 times."""
     hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *arrays]))
     return int((hashes[1:] == hashes[:-1]).sum())
 
@@ -270,7 +276,7 @@ class _OtherCorpus:
         self.training_matches = [0, 0]  # … and the number of training sources and pairs that are in this corpus
 
     def add_training_pairs(self, hashes: PairHashes) -> None:
-        """Take note of the training sources and training pairs, given as hashes, that this corpus contains."""
+        """Record which sources and pairs of this corpus occur among some training pairs, which are given as hashes."""
         for column, ((distinct, _), training) in enumerate(zip(self.hashes, hashes)):  # sources, then pairs
             positions = np.minimum(np.searchsorted(distinct, training), len(distinct) - 1)
             matches = positions[distinct[positions] == training] if len(distinct) else positions[:0]
@@ -278,9 +284,13 @@ class _OtherCorpus:
             self.training_matches[column] += len(matches)
 
     def overlap(self, name: str) -> CorpusOverlap:
-        """Return how much of this corpus was found in the training corpus, and the reverse."""
+        """Return how many pairs and sources of this corpus are in the training corpus, and the reverse.
+
+        `name` is that of this corpus in the report.
+        """
+        # for sources and for pairs: the number of each different one, and whether it is in the training corpus
         sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.hashes, self.in_training))
-        training_sources, training_pairs = self.training_matches
+        training_sources, training_pairs = self.training_matches  # numbers of those that are in this corpus
         return CorpusOverlap(
             name,
             pairs=self.pairs,
@@ -303,11 +313,12 @@ def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
 
 
 def _sample(encoded: EncodedPair, encoding: Encoding, tag: Sequence[int], has_features: bool) -> SampleSegmentation:
-    """Return the tokens of a pair and the text that they decode to, for the report; `tag` are ids before the source.
+    """Return the tokens of a pair and the text that they decode to, for the report.
 
-    Feature vectors are shown by their description, which `pair.source` has in place of text.
+    `encoding` has the tokenizers; `tag` are ids that are prepended to the source. Feature vectors (`has_features`) are
+    shown by their description, which `pair.source` has in place of text.
     """
-    pair, source, target, _ = encoded
+    pair, source, target, _ = encoded  # pair, token ids of source and target, flags
     source_tokens, decoded = [pair.source], pair.source
     if not has_features:
         tokenizer = encoding.source_tokenizer

@@ -51,6 +51,7 @@ class LexicalCoverage:
         """Return the coverage max_t p(t|s) of each source token s by the target tokens t; 0 without target tokens."""
         if not len(target) or not len(source) or not len(self._model.keys):
             return np.zeros(len(source))
+        # the model has p(t|s) at the key s · V + t, where V is the size of the target vocabulary; 0 without a key
         keys = np.asarray(source, np.int64)[:, None] * self._model.target_size + np.asarray(target, np.int64)  # S T
         index = np.minimum(np.searchsorted(self._model.keys, keys), len(self._model.keys) - 1)
         return np.asarray(np.where(self._model.keys[index] == keys, self._probabilities[index], 0.0).max(1))

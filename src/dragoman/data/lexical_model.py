@@ -46,7 +46,7 @@ class LexicalModel:
     target_size: int
 
     def probabilities(self) -> FloatArray:
-        """Return p(t|s) of all keys."""
+        """Return p(t|s) = c(s, t) / Σ_t c(s, t) for all keys, which are pairs of a source and a target token."""
         source = self.keys // self.target_size
         total = np.bincount(source, self.counts, self.source_size)  # Σ_t c(s, t) of each source token
         return self.counts / np.maximum(total[source], 1e-12)
@@ -77,8 +77,9 @@ def learn_lexical_model(
         for links in token_links(store, rows):
             index, p = model.lookup(links, probabilities)
             target_total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
-            repeats = np.diff(links.starts, append=len(p))
-            counts += np.bincount(index, p / np.repeat(np.maximum(target_total, 1e-12), repeats), len(counts))
+            source_lengths = np.diff(links.starts, append=len(p))  # of the sentence of each target token
+            shares = p / np.repeat(np.maximum(target_total, 1e-12), source_lengths)
+            counts += np.bincount(index, weights=shares, minlength=len(counts))
         model.counts = counts
     return model
 
@@ -98,14 +99,16 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
         is_ignored = (links.source >= ignored.start) & (links.source < ignored.stop)
         _, p = model.lookup(links, probabilities)
         p = np.where(is_ignored, -1.0, p).round(12)  # rounded, so that equal probabilities are ties
-        ends, first = np.append(links.starts[1:], len(p)), 0
+        ends, first = np.append(links.starts[1:], len(p)), 0  # first: index of the first token of a sentence
         for length in links.target_lengths:
             tokens = range(first, first + int(length))
-            chosen = [
+            chosen = [  # source positions
                 _best_position(p[links.starts[token] : ends[token]], number / length)
                 for number, token in enumerate(tokens)
             ]
-            monotone, total, first = monotone + _longest_monotone(chosen), total + len(chosen), first + len(chosen)
+            monotone += _longest_monotone(chosen)
+            total += len(chosen)
+            first += len(chosen)
     return monotone / max(1, total)
 
 
@@ -125,12 +128,12 @@ def _longest_monotone(positions: list[int]) -> int:
 
 
 def spread_rows(store: TokenStore, count: int) -> IntArray:
-    """Return the indices of at most `count` sentence pairs, at equal distances."""
+    """Return the indices of at most `count` sentence pairs of a store, at equal distances."""
     return np.unique(np.linspace(0, len(store) - 1, min(count, len(store))).astype(np.int64))
 
 
 def _add_cooccurrences(model: LexicalModel, new: IntArray) -> None:
-    """Add pairs of tokens, as keys, to the counts of a model, and drop the rarest pairs if there are too many."""
+    """Add pairs of tokens (`new`, as keys s · V + t) to the counts of a model; drop the rarest of too many."""
     new_keys, new_counts = np.unique(new, return_counts=True)
     keys, index = np.unique(np.concatenate((model.keys, new_keys)), return_inverse=True)
     counts = np.bincount(index, np.concatenate((model.counts, new_counts)), len(keys)).astype(np.float64)

@@ -57,7 +57,7 @@ def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
             "convert it"
         ) from None
     if not count:
-        raise UserError(f"{name} contains no samples: remove it from the data")
+        raise UserError(f"the recording {name} contains no samples: remove it from the data")
     if len(data) != count * channels * width:
         raise UserError(
             f"{name} is truncated: its header announces {count:,} samples per channel, but there are "
@@ -67,7 +67,10 @@ def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
 
 
 def _decode_pcm(data: bytes, width: int, name: str) -> Samples:
-    """Decode little-endian integers of `width` bytes to numbers from −1 to 1; single bytes are unsigned."""
+    """Decode little-endian integers of `width` bytes to numbers from −1 to 1; single bytes are unsigned.
+
+    `name` is that of the file, for error messages.
+    """
     if width == 1:
         return np.frombuffer(data, np.uint8) / 128.0 - 1.0
     if width not in (2, 3, 4):
@@ -78,7 +81,10 @@ def _decode_pcm(data: bytes, width: int, name: str) -> Samples:
 
 
 def _with_plain_format(content: bytes) -> bytes:
-    """Replace the format tag of an “extensible” WAV file of PCM samples, which Python before 3.12 does not know."""
+    """Return the bytes of a WAV file, with the format tag PCM if it is an “extensible” file of PCM samples.
+
+    Python before 3.12 reads only files with that tag.
+    """
     position = 12  # after "RIFF", the size and "WAVE"
     while position + 8 <= len(content):
         chunk, size = struct.unpack_from("<4sI", content, position)
@@ -123,7 +129,7 @@ def frame_samples(settings: FeatureConfig) -> tuple[int, int]:
 
 
 def fft_size(length: int) -> int:
-    """Return the smallest power of two that is at least the frame length, and at least 2."""
+    """Return the smallest power of two that is at least the frame length (in samples), and at least 2."""
     return max(2, 1 << (length - 1).bit_length())
 
 
@@ -141,7 +147,10 @@ def mel(frequency: NDArray[np.float64] | float) -> NDArray[np.float64]:
 
 
 def mel_centers(mel_bins: int, sample_rate: int) -> NDArray[np.float64]:
-    """Return the corners of the filters in Hz: 0, the `mel_bins` centers, and half the sample rate."""
+    """Return the corners of the filters in Hz: 0, the `mel_bins` centers, and half the sample rate.
+
+    They are equally spaced on the mel scale, 2595 log₁₀(1 + f / 700).
+    """
     corners = np.linspace(0, mel(sample_rate / 2), mel_bins + 2)
     return 700 * (10 ** (corners / 2595) - 1)
 
@@ -152,7 +161,7 @@ def mel_filters(mel_bins: int, size: int, sample_rate: int) -> NDArray[np.float6
 
     Filter m rises linearly from 0 at the center of filter m − 1 to 1 at its own center, and falls to 0 at the next.
     """
-    corners = mel_centers(mel_bins, sample_rate)[:, None]  # M+2 1, M being `mel_bins`
+    corners = mel_centers(mel_bins, sample_rate)[:, None]  # M+2 1, in Hz: 0, the centers, the highest frequency
     frequencies = np.arange(size // 2 + 1) * sample_rate / size  # K: of the FFT
     widths = np.diff(corners, axis=0)  # M+1 1
     rising = (frequencies - corners[:-2]) / widths[:-1]

@@ -59,7 +59,7 @@ class MediaFile:
 
     @property
     def digest(self) -> str:
-        """A description that identifies the content: suffix and hash."""
+        """A description that identifies the content: suffix and hash, such as "png 1f40fc92da241694"."""
         with self._open() as file:
             content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
         return f"{self.path.suffix.lower().removeprefix('.')} {content.hexdigest()}"
@@ -111,7 +111,7 @@ def read_media_paths(corpus: Corpus) -> Iterator[Path]:
 
 
 def open_media(corpus: Corpus, pair: SentencePair) -> MediaFile:
-    """Return the media file of a pair whose source is its path."""
+    """Return the image or sound file of a pair whose source is its path; nothing is read yet."""
     location = "" if corpus.source.is_dir() else f"{corpus.source}, line {pair.line:,}: "
     return MediaFile(Path(pair.source), corpus.features or FeatureConfig(), location)
 
@@ -133,7 +133,7 @@ def lists_media(corpus: Corpus, texts: list[str]) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is a file of this name, which may be no valid path at all."""
+    """Whether there is a file of this name; False if it is no valid path."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # too long, or with a null byte
@@ -158,14 +158,17 @@ def _is_visible_media(path: Path) -> bool:
 
 
 def _folder_pairs(corpus: Corpus) -> Iterator[SentencePair]:
-    """Yield the files of a folder with the lines of the target file, or with the names of their subfolders."""
+    """Yield the paths of the media files of a folder, each with its text as the target.
+
+    The text is the line of the target file with the number of the file, or without one the name of its subfolder.
+    """
     files = _folder_files(corpus.source)
     if corpus.target is None:
         for number, path in enumerate(files, 1):
             if path.parent == corpus.source:
                 raise UserError(
-                    f"{path} has no text: put it into a subfolder whose name is its class, or name a target file with "
-                    "one line per file"
+                    f"the image or sound file {path} has no text: put it into a subfolder whose name is its class, "
+                    "or name a target file with one line per file"
                 )
             yield SentencePair(str(path), path.relative_to(corpus.source).parts[0], corpus.name, number)
         return

@@ -30,7 +30,11 @@ Hashes = NDArray[np.uint64]
 
 
 def band_hashes(texts: Sequence[str]) -> Hashes:
-    """Return the hashes of the bands of each text (texts × BANDS); all are NO_WORDS for a text without words."""
+    """Return BANDS hashes of each text (texts × BANDS), which similar texts share; NO_WORDS for a text without words.
+
+    A minimum of a random hash over the word trigrams (shingles) of a text is equal for similar texts with a probability
+    that grows with their similarity. A band is the hash of BAND_HASHES such minima.
+    """
     words = [_WORD.findall(text.casefold()) for text in texts]
     has_words = np.array(list(map(bool, words)), bool)
     shingles, starts = _shingle_hashes(words)

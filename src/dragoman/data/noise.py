@@ -49,19 +49,14 @@ class MaskedLanguageModeling(_RateNoise):
 
     Devlin et al. 2019, “BERT: pre-training of deep bidirectional transformers for language understanding”, §3.1: of the
     15 % selected tokens 80 % become the mask, 10 % a random token, and 10 % stay. At least one token is selected.
-
-    Attributes:
-        first_token: random tokens are drawn from `first_token` to `vocab_size` − 1.
-        random_share: of the selected tokens, those that become a random token; `keep_share`: those that stay.
-        ngram_share: probability that a bigram or a trigram is selected at a time, and not a single token (Dong et al.
-            2019, §2.3).
     """
 
     vocab_size: int
-    first_token: int
+    first_token: int  # random tokens are drawn from `first_token` to `vocab_size` − 1
     rate: float = 0.15
-    random_share: float = 0.1
-    keep_share: float = 0.1
+    random_share: float = 0.1  # of the selected tokens, those that become a random token
+    keep_share: float = 0.1  # of the selected tokens, those that stay
+    #: probability that a bigram or a trigram is selected at a time, and not a single token (Dong et al. 2019, §2.3)
     ngram_share: float = 0.0
     mask: int = MASK
     pad: int = PAD
@@ -98,10 +93,10 @@ class MaskedLanguageModeling(_RateNoise):
         return corrupted, np.where(selected, ids, self.pad)
 
     def _select_ngrams(self, selected: NDArray[np.bool_], count: int, random: Random) -> None:
-        """Select `count` positions, in place: one, two or three adjacent ones at a time."""
+        """Set `count` elements of `selected` to True: one, or with probability `ngram_share` two or three at a time."""
         while (missing := count - int(selected.sum())) > 0:
-            is_ngram, is_trigram, place = random.random(3)
-            size = 1 if is_ngram >= self.ngram_share else 2 + int(is_trigram < 0.5)
+            ngram_draw, trigram_draw, place = random.random(3)  # from 0 to 1
+            size = 1 if ngram_draw >= self.ngram_share else 2 + int(trigram_draw < 0.5)
             start = int(place * len(selected))
             free = start + np.flatnonzero(~selected[start : start + size])
             selected[free[:missing]] = True
@@ -144,10 +139,11 @@ class SpanCorruption(_RateNoise):
         sentinels = np.array(self.sentinels, ids.dtype)
         if len(ids) < 2:
             return ids, sentinels[:1]
-        noise_tokens = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)
+        noise_tokens = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)  # number of tokens in all spans
         spans = min(max(round(noise_tokens / self.mean_span_length), 1), noise_tokens, len(ids) - noise_tokens)
         span_lengths = _random_segmentation(noise_tokens, spans, random)
-        edges = np.array([1, *[0] * (spans - 1), 1])  # the first and the last kept segment may be empty
+        # The first and the last kept segment may be empty: both are drawn with one token more.
+        edges = np.array([1, *[0] * (spans - 1), 1])
         kept_lengths = _random_segmentation(len(ids) - noise_tokens + 2, spans + 1, random) - edges
         num_removed = min(spans, len(sentinels) - 1)  # spans; the others are kept
         segment_is_removed = np.zeros((spans, 2), bool)  # (kept segment, span)
@@ -185,10 +181,10 @@ class TextInfilling(_RateNoise):
         span_lengths = self._span_lengths(noise_tokens, random)
         length = len(ids) - noise_tokens + len(span_lengths)  # kept tokens and masks
         is_token = np.ones(length, bool)
-        is_token[_sample_indices(length, len(span_lengths), random)] = False
-        original_tokens = np.ones(length, np.int64)  # how many each position stands for
+        is_token[_sample_indices(items=length, count=len(span_lengths), random=random)] = False
+        original_tokens = np.ones(length, np.int64)  # number of original tokens that each position stands for
         original_tokens[~is_token] = span_lengths
-        starts = np.cumsum(original_tokens) - original_tokens
+        starts = np.cumsum(original_tokens) - original_tokens  # index of the first of them
         corrupted = np.full(length, self.mask, ids.dtype)
         corrupted[is_token] = ids[starts[is_token]]
         return corrupted
@@ -212,7 +208,8 @@ class TokenMasking(_RateNoise):
     def __call__(self, ids: Ids, random: Random) -> Ids:
         """Return the ids with some tokens replaced by the mask."""
         corrupted = ids.copy()
-        corrupted[_sample_indices(len(ids), _sample_count(len(ids), self.rate, random), random)] = self.mask
+        count = _sample_count(len(ids), self.rate, random)
+        corrupted[_sample_indices(items=len(ids), count=count, random=random)] = self.mask
         return corrupted
 
 
@@ -226,7 +223,7 @@ class TokenDeletion(_RateNoise):
         """Return the ids without some of them; at least one is kept."""
         kept = np.ones(len(ids), bool)
         count = min(_sample_count(len(ids), self.rate, random), len(ids) - 1)
-        kept[_sample_indices(len(ids), count, random)] = False
+        kept[_sample_indices(items=len(ids), count=count, random=random)] = False
         return ids[kept]
 
 
@@ -239,7 +236,7 @@ class SentencePermutation:
     def __call__(self, ids: Ids, random: Random) -> Ids:
         """Return the ids with their sentences in random order."""
         sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1)
-        order = _sample_indices(len(sentences), len(sentences), random)
+        order = _sample_indices(items=len(sentences), count=len(sentences), random=random)  # all, shuffled
         return np.concatenate([sentences[index] for index in order])
 
 
@@ -291,7 +288,7 @@ class NoiseChain:
 
 
 def _sample_count(items: int, rate: float, random: Random) -> int:
-    """Round items · rate up or down at random so that the expectation is exact."""
+    """Return how many of the items to select: items · rate, rounded up or down at random with that expectation."""
     return min(items, int(items * rate + random.random()))
 
 
@@ -307,13 +304,13 @@ def _random_segmentation(items: int, count: int, random: Random) -> Indices:
 
 
 def _poisson(mean: float, count: int, random: Random) -> Indices:
-    """Draw `count` Poisson numbers by inverting the cumulative distribution."""
+    """Draw `count` Poisson-distributed numbers by inverting the cumulative distribution."""
     return np.searchsorted(_poisson_cumulative(mean), random.random(count), side="right")
 
 
 @lru_cache
 def _poisson_cumulative(mean: float) -> NDArray[np.float64]:
-    """Return P(X ≤ k) for k = 0, 1, … of a Poisson variable."""
+    """Return P(X ≤ k) for k = 0, 1, … of a Poisson variable X with this mean."""
     numbers = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24))  # the rest is below double precision
     log_probabilities = numbers * math.log(mean) - mean - np.cumsum(np.log(np.maximum(numbers, 1)))
     return np.cumsum(np.exp(log_probabilities))

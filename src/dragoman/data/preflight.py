@@ -69,7 +69,7 @@ class ColumnReport:
 
     @property
     def fertility(self) -> float | None:
-        """Tokens per character."""
+        """Tokens per character; None for feature vectors, which have no characters."""
         return self.tokens.total / max(1, self.characters.total) if self.characters else None
 
 
@@ -81,7 +81,7 @@ class Occurrences:
     locations: list[str] = field(default_factory=list)
 
     def add(self, pair: SentencePair) -> None:
-        """Count a pair; of the first ones also file and line are kept."""
+        """Count a pair; of the first MAX_SHOWN also keep file and line."""
         self.pairs += 1
         if self.pairs <= MAX_SHOWN:
             self.locations.append(f"{pair.corpus}:{pair.line}")
@@ -92,7 +92,7 @@ class Occurrences:
         self.locations += later.locations[: MAX_SHOWN - len(self.locations)]
 
     def describe(self, name: str) -> str:
-        """Return the count, what was counted (`name`), and where the first ones are."""
+        """Return a line for the report: the count, what was counted (`name`), and where the first ones are."""
         more = ", …" if self.pairs > len(self.locations) else ""
         return f"{self.pairs:,}: {name} ({', '.join(self.locations)}{more})"
 
@@ -133,7 +133,7 @@ class MemoryEstimate:
     @classmethod
     def for_adam(cls, parameters: int, trained: int, activations: int) -> MemoryEstimate:
         """Estimate from the number of parameters, of those that are trained, and the bytes of activations."""
-        model = 4 * parameters + 12 * trained  # weights; gradients and two moments, of 4 bytes each
+        model = 4 * parameters + 12 * trained  # bytes: weights; gradients and two moments of the trained ones
         return cls(parameters, model=model, activations=activations, total=model + activations)
 
 
@@ -212,15 +212,16 @@ def _warnings(report: Preflight) -> Iterator[str]:
             percent = _format_percent(count / overlap.pairs)
             unit = "pairs" if overlap.pairs_in_train else "sources"
             yield f"{percent} of the {unit} of {overlap.name} are also in train: scores will be too optimistic"
-    lengths = "have very different lengths on both sides and may be misaligned"
+    different_lengths = "have very different lengths on both sides and may be misaligned"
     shares = {
         "were dropped": 1 - report.pairs / report.pairs_read,
         "are duplicates of an earlier pair": report.duplicates / report.pairs,
         "have the same text on both sides, which teaches copying": report.identical.pairs / report.pairs,
-        lengths: report.length_mismatch.pairs / report.pairs,
+        different_lengths: report.length_mismatch.pairs / report.pairs,
     }
     for problem, share in shares.items():
-        if share > WARNING_SHARE and not (problem is lengths and share > MAX_EXCEPTION_SHARE):
+        is_usual = problem is different_lengths and share > MAX_EXCEPTION_SHARE  # a property of the task, no error
+        if share > WARNING_SHARE and not is_usual:
             yield f"{_format_percent(share)} of the training pairs {problem}"
     yield from _script_warnings(report.text)
     for name, column, usual in zip(("source", "target"), (report.source, report.target), report.fertility):
@@ -257,6 +258,7 @@ def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) ->
     if usual is not None:
         limit, comparison = POOR_FIT * usual, f" ({usual:.2f} on the text that it was learned from)"
     else:
+        # without spaces between words, tokens are short in any case
         has_spaces = column.characters.total < MIN_UNSPACED_WORD_LENGTH * max(1, column.words.total)
         limit, comparison = MAX_FERTILITY if has_spaces else math.inf, ""
     if column.fertility > limit:

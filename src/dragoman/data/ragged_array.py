@@ -27,12 +27,12 @@ class RaggedArray:
 
     @staticmethod
     def from_rows(rows: Iterable[Ids]) -> RaggedArray:
-        """Concatenate rows of different lengths."""
+        """Build the array from rows of different lengths: ids, or vectors S F."""
         arrays = list(rows)
         return RaggedArray(np.concatenate(arrays), np.array([len(row) for row in arrays], np.int64))
 
     def __getitem__(self, rows: slice) -> RaggedArray:
-        """Return a slice of consecutive rows."""
+        """Return consecutive rows; the step of the slice must be 1."""
         ends = np.concatenate(([0], np.cumsum(self.lengths)))
         first, last, _ = rows.indices(len(self.lengths))
         return RaggedArray(self.values[ends[first] : ends[last]], self.lengths[rows])
@@ -100,10 +100,10 @@ def round_up(number: float, multiple: int) -> int:
 
 
 def row_positions(starts: Indices, lengths: NDArray[Any]) -> Indices:
-    """Return the positions of rows in an array, start … start + length − 1, one row after the other."""
+    """Return the positions `start … start + length − 1` of each row, concatenated; rows need not follow each other."""
     return np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
 
 
 def _starts(lengths: NDArray[Any]) -> Indices:
-    """Return where rows of these lengths start, if they are concatenated."""
+    """Return where rows of these lengths start if they are concatenated: 0, the first length, …."""
     return np.cumsum(lengths, dtype=np.int64) - lengths

@@ -24,7 +24,7 @@ MAX_OPEN_SHARDS = 64  # per column: each uses three file descriptors, of which a
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """Metadata of a column."""
+    """Metadata of a column: source, target or flags."""
 
     name: str
     dtype: np.dtype[Any]
@@ -53,7 +53,7 @@ class LoadedRows(TokenRows):
     """Copies of some rows of a column; `indices` are their sorted row numbers."""
 
     def __init__(self, indices: Indices, lengths: NDArray[np.int32], tokens: NDArray[Any]) -> None:
-        """Keep the rows of these store indices, concatenated in `tokens`."""
+        """Keep the rows of these (sorted) store indices: their lengths, and their `tokens`, concatenated."""
         self.indices, self.lengths, self.tokens = indices, lengths, tokens
         self.offsets = np.cumsum(lengths, dtype=np.int64) - lengths
 
@@ -62,9 +62,9 @@ class MappedRows(TokenRows):
     """The rows of one column of one shard, memory-mapped."""
 
     def __init__(self, folder: Path, info: ColumnInfo, rows: int, tokens: int, release_after: int = 0) -> None:
-        """Memory-map a column of the shard in `folder`, which has this number of rows and tokens.
+        """Memory-map a column of the shard (a part of a token store) in `folder`, with this number of rows and tokens.
 
-        Its pages are released whenever `release_after` rows have been read; 0: never.
+        Its memory pages are released whenever `release_after` rows have been read; 0: never.
         """
         self._maps: list[mmap.mmap] = []
         self._release_after, self._unreleased = release_after, 0
@@ -86,8 +86,8 @@ class MappedRows(TokenRows):
         return tokens
 
     def _count_read(self, rows: int, size: int) -> None:
-        """Release pages after enough reads; rows of `size` bytes together count at least once per 64 KiB."""
-        self._unreleased += max(rows, size >> 16)
+        """Release memory pages after enough reads; rows of `size` bytes together count at least once per 64 KiB."""
+        self._unreleased += max(rows, size // 2**16)
         if self._release_after and self._unreleased > self._release_after:
             self.release()
 
@@ -120,21 +120,23 @@ class StoreColumn:
     """
 
     def __init__(self, info: ColumnInfo, folders: list[Path], pairs: Indices) -> None:
-        """Open a column of the shards in `folders`, which have `pairs` rows each; nothing is read.
+        """Open a column of the shards (parts of a token store) in `folders`; nothing is read.
 
-        The pages of a large column are released after some reads, so that memory stays bounded.
+        `pairs` is the number of rows of each shard. Memory-mapped pages of a large column are released after some
+        reads, so that memory stays bounded.
         """
         self.info, self.folders, self.features = info, folders, info.features
         self.shard_rows, self.ends = pairs, np.cumsum(pairs)  # rows of each shard, and where they end in the column
         # a row has an int32 length and an int64 offset
         size = self.tokens * info.dtype.itemsize * max(1, info.features) + 12 * int(self.ends[-1])
         is_large = size > MAX_RESIDENT_BYTES
+        # rows that are read from a shard before its pages are released; 0: never
         self._release_after = max(64, ROWS_BEFORE_RELEASE // min(MAX_OPEN_SHARDS, len(folders))) if is_large else 0
         self._loaded: LoadedRows | None = None
         self._mapped_shard = lru_cache(MAX_OPEN_SHARDS)(self._map_shard)
 
     def _map_shard(self, shard: int) -> MappedRows:
-        """Memory-map a shard; `_mapped_shard` caches the maps."""
+        """Memory-map the shard with this index; `_mapped_shard` caches the maps."""
         rows, tokens = int(self.shard_rows[shard]), self.info.tokens[shard]
         return MappedRows(self.folders[shard], self.info, rows, tokens, self._release_after)
 
@@ -149,9 +151,9 @@ class StoreColumn:
         return ShardedLengths(self) if self._release_after or len(self.folders) > 1 else self._mapped_shard(0).lengths
 
     def preload(self, indices: Indices) -> None:
-        """Copy rows of a large column into memory that are about to be read, so that each page is read once.
+        """Copy the rows of these store indices, which are about to be read, into memory if the column is large.
 
-        Replaces the rows that were preloaded before.
+        Each page is then read once. The rows that were preloaded before are replaced.
         """
         if not self._release_after:  # a small column stays in memory anyway
             return
@@ -176,7 +178,7 @@ class StoreColumn:
         return (loaded, positions) if (loaded.indices[positions] == indices).all() else None
 
     def with_rows(self, indices: Indices, rows: RaggedArray) -> StoreColumn:
-        """Return a copy with other tokens in some rows; `indices` are sorted."""
+        """Return a copy of the column in which the rows with these (sorted) store indices have other tokens."""
         changed = copy(self)
         changed._loaded = LoadedRows(indices, rows.lengths.astype(np.int32), rows.values)
         return changed
@@ -226,7 +228,7 @@ class ShardedLengths:
     """The lengths of all rows of a column, over its shards."""
 
     def __init__(self, column: StoreColumn) -> None:
-        """Give access to the lengths of a column."""
+        """Give access to the lengths of the rows of a column; nothing is read yet."""
         self.column = column
 
     def __len__(self) -> int:

@@ -5,26 +5,15 @@ Each `…_example` function draws one example from a random generator. The words
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 PEOPLE = (
-    "Anna",
-    "Ben",
-    "Clara",
-    "David",
-    "Emma",
-    "Felix",
-    "Greta",
-    "Hugo",
-    "Ida",
-    "Jonas",
-    "Karl",
-    "Lena",
-    "Maria",
-    "Tom",
+    *("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta"),
+    *("Hugo", "Ida", "Jonas", "Karl", "Lena", "Maria", "Tom"),
 )
 THINGS = ("ball", "book", "box", "coat", "cup", "hat", "key", "lamp", "letter", "map", "pen", "ring", "shoe", "watch")
 COLORS = ("black", "blue", "green", "grey", "red", "white", "yellow")
@@ -35,25 +24,17 @@ NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine",
 
 @dataclass(frozen=True)
 class GeneratedExample:
-    """An example of a task.
+    """An example of a task."""
 
-    Attributes:
-        source: the input, words and punctuation separated by spaces.
-        target: the output: an answer, tags, a tree or code.
-        turns: the turns of a dialogue, in place of source and target.
-        result: the value that the code of the target computes.
-        features: features of the source, such as V;PST.
-    """
-
-    source: str = ""
-    target: str = ""
-    turns: tuple[str, ...] = ()
-    result: Any = None
-    features: str = ""
+    source: str = ""  # the input, words and punctuation separated by spaces
+    target: str = ""  # the output: an answer, tags, a tree or code
+    turns: tuple[str, ...] = ()  # the turns of a dialogue, in place of source and target
+    result: Any = None  # the value that the code of the target computes
+    features: str = ""  # features of the source, such as V;PST
 
     @property
     def key(self) -> str:
-        """The input, which decides whether two examples are the same."""
+        """The input of the example: examples with the same input are duplicates."""
         return "\t".join(self.turns or filter(None, (self.source, self.features)))
 
     @property
@@ -62,22 +43,37 @@ class GeneratedExample:
         return "\t".join((self.source, self.target, self.features) if self.features else (self.source, self.target))
 
 
+def split_of(text: str) -> str:
+    """Return the split of a text by its checksum: a sixteenth of all texts are in valid, another one in test."""
+    return {0: "valid", 1: "test"}.get(zlib.crc32(text.encode()) % 16, "train")
+
+
 # ---- question answering
+
+
+class Question(NamedTuple):
+    """A question about a sentence; the answer is the words from `begin` to `end` − 1 of the sentence."""
+
+    text: str
+    begin: int
+    end: int
+
+
+class YesNoQuestion(NamedTuple):
+    """A question with a gap {}: with the `true` word the answer is yes, with the other `candidates` it is no."""
+
+    template: str
+    true: str
+    candidates: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A sentence, and questions about it whose answer is a phrase of the sentence.
-
-    Attributes:
-        words: the words of the sentence.
-        questions: (question, first word and end of the answer in the sentence).
-        statement: a yes–no question about the sentence with the gap {}, and the words that fill it.
-    """
+    """A sentence with questions about it."""
 
     words: tuple[str, ...]
-    questions: tuple[tuple[str, int, int], ...]
-    statement: tuple[str, str, tuple[str, ...]]
+    questions: tuple[Question, ...]
+    yes_no_question: YesNoQuestion
 
 
 def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
@@ -85,12 +81,12 @@ def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
     color, place = random.choice(COLORS), random.choice(PLACES)
     words = (person, "put", "the", color, thing, "in", "the", place, ".")
     questions = (
-        (f"Where is the {thing} ?", 5, 8),
-        (f"Who put the {thing} in the {place} ?", 0, 1),
-        (f"What did {person} put in the {place} ?", 2, 5),
-        (f"What is the color of the {thing} ?", 3, 4),
+        Question(f"Where is the {thing} ?", begin=5, end=8),
+        Question(f"Who put the {thing} in the {place} ?", begin=0, end=1),
+        Question(f"What did {person} put in the {place} ?", begin=2, end=5),
+        Question(f"What is the color of the {thing} ?", begin=3, end=4),
     )
-    return Fact(words, questions, statement=(f"Is the {thing} in the {{}} ?", place, PLACES))
+    return Fact(words, questions, YesNoQuestion(f"Is the {thing} in the {{}} ?", true=place, candidates=PLACES))
 
 
 def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
@@ -98,12 +94,12 @@ def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
     day = random.choice(DAYS)
     words = (person, "gave", "the", thing, "to", other, "on", day, ".")
     questions = (
-        (f"Who gave the {thing} to {other} ?", 0, 1),
-        (f"Who got the {thing} ?", 5, 6),
-        (f"What did {other} get from {person} ?", 2, 4),
-        (f"When did {person} give the {thing} to {other} ?", 6, 8),
+        Question(f"Who gave the {thing} to {other} ?", begin=0, end=1),
+        Question(f"Who got the {thing} ?", begin=5, end=6),
+        Question(f"What did {other} get from {person} ?", begin=2, end=4),
+        Question(f"When did {person} give the {thing} to {other} ?", begin=6, end=8),
     )
-    return Fact(words, questions, statement=(f"Did {{}} get the {thing} ?", other, PEOPLE))
+    return Fact(words, questions, YesNoQuestion(f"Did {{}} get the {thing} ?", true=other, candidates=PEOPLE))
 
 
 def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
@@ -111,12 +107,13 @@ def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
     price = random.choice(NUMBER_WORDS)
     words = (person, "bought", "the", thing, "from", other, "for", price, "coins", ".")
     questions = (
-        (f"How much did {person} pay for the {thing} ?", 7, 9),
-        (f"Who sold the {thing} ?", 5, 6),
-        (f"Who bought the {thing} ?", 0, 1),
-        (f"What did {other} sell to {person} ?", 2, 4),
+        Question(f"How much did {person} pay for the {thing} ?", begin=7, end=9),
+        Question(f"Who sold the {thing} ?", begin=5, end=6),
+        Question(f"Who bought the {thing} ?", begin=0, end=1),
+        Question(f"What did {other} sell to {person} ?", begin=2, end=4),
     )
-    return Fact(words, questions, statement=(f"Did the {thing} cost {{}} coins ?", price, NUMBER_WORDS))
+    yes_no_question = YesNoQuestion(f"Did the {thing} cost {{}} coins ?", true=price, candidates=NUMBER_WORDS)
+    return Fact(words, questions, yes_no_question)
 
 
 def _story(random: Random) -> list[Fact]:
@@ -131,20 +128,20 @@ def _story(random: Random) -> list[Fact]:
 
 
 def span_example(random: Random) -> GeneratedExample:
-    """Extractive question answering as tagging: question and context, with B and I on the answer and O elsewhere."""
+    """Draw extractive question answering as tagging: question and context, B and I on the answer and O elsewhere."""
     story = _story(random)
     number = random.randrange(len(story))
     question, begin, end = random.choice(story[number].questions)
     tags = ["O"] * len(question.split())
     for index, fact in enumerate(story):
-        answer = range(begin, end) if index == number else range(0)
+        answer = range(begin, end) if index == number else range(0)  # words of this fact
         tags += [("B" if i == begin else "I") if i in answer else "O" for i in range(len(fact.words))]
     words = [*question.split(), *(word for fact in story for word in fact.words)]
     return GeneratedExample(" ".join(words), " ".join(tags))
 
 
 def answer_example(random: Random) -> GeneratedExample:
-    """Generative question answering: question and context → a phrase of the context, yes, no, or a number of people."""
+    """Draw a question with its context; the target is a phrase of the context, yes, no, or a number of people."""
     story = _story(random)
     fact = random.choice(story)
     kind = random.choice(("phrase", "phrase", "yes-no", "count"))
@@ -152,50 +149,60 @@ def answer_example(random: Random) -> GeneratedExample:
         question, begin, end = random.choice(fact.questions)
         answer = " ".join(fact.words[begin:end])
     elif kind == "yes-no":
-        template, true, candidates = fact.statement
-        said = true if random.random() < 0.5 else random.choice([word for word in candidates if word != true])
-        question, answer = template.format(said), "yes" if said == true else "no"
+        template, true, candidates = fact.yes_no_question
+        word = true if random.random() < 0.5 else random.choice([word for word in candidates if word != true])
+        question, answer = template.format(word), "yes" if word == true else "no"
     else:
-        verb, asked = random.choice(
+        verb, predicate = random.choice(
             (("put", "put something somewhere"), ("gave", "gave something"), ("bought", "bought something"))
         )
-        question = f"How many people {asked} ?"
-        answer = ("nobody", "one", "two", "three", "four")[sum(fact.words[1] == verb for fact in story)]
+        question = f"How many people {predicate} ?"
+        number_of_people = sum(fact.words[1] == verb for fact in story)  # the second word of a fact is its verb
+        answer = ("nobody", "one", "two", "three", "four")[number_of_people]
     return GeneratedExample(" ".join([question, *(word for fact in story for word in fact.words)]), answer)
 
 
 # ---- dialogue
 
-#: what an assistant must know for a reservation: values, how a user says it, and the question for it
-SLOTS: Mapping[str, tuple[Sequence[str], str, str]] = {
-    "people": (NUMBER_WORDS, "for {}", "For how many people ?"),
-    "day": (DAYS, "on {}", "On which day ?"),
-    "time": (NUMBER_WORDS, "at {}", "At what time ?"),
-    "name": (PEOPLE, "under the name {}", "Under which name ?"),
+
+class Slot(NamedTuple):
+    """What an assistant must know for a reservation: its possible values, the phrase for one, and the question."""
+
+    values: Sequence[str]
+    phrase: str
+    question: str
+
+
+SLOTS: Mapping[str, Slot] = {
+    "people": Slot(NUMBER_WORDS, phrase="for {}", question="For how many people ?"),
+    "day": Slot(DAYS, phrase="on {}", question="On which day ?"),
+    "time": Slot(NUMBER_WORDS, phrase="at {}", question="At what time ?"),
+    "name": Slot(PEOPLE, phrase="under the name {}", question="Under which name ?"),
 }
 
 
 def dialogue_example(random: Random) -> GeneratedExample:
-    """A reservation: the assistant asks for what it does not know yet, accepts corrections, and repeats everything.
+    """Draw a dialogue about a reservation: the assistant asks for what is missing, and then repeats everything.
 
-    The reply is determined by all turns before it: the question for the first open slot, or the confirmation.
+    The reply is determined by all turns before it: the question for the first slot (what must be known, such as the
+    day) without a value, or the confirmation. The user may correct a value.
     """
     kind = random.choice(("table", "room", "ticket", "car"))
-    known: dict[str, str] = {}
+    known: dict[str, str] = {}  # values of the slots so far
 
     def say(slots: Sequence[str]) -> str:
         """Choose new values of these slots, and return how the user says them."""
         for slot in slots:
-            known[slot] = random.choice([value for value in SLOTS[slot][0] if value != known.get(slot)])
-        return " ".join(SLOTS[slot][1].format(known[slot]) for slot in slots)
+            known[slot] = random.choice([value for value in SLOTS[slot].values if value != known.get(slot)])
+        return " ".join(SLOTS[slot].phrase.format(known[slot]) for slot in slots)
 
     def reply() -> str:
         """Return the assistant's reply to everything said so far."""
         open_slots = [slot for slot in SLOTS if slot not in known]
         if open_slots:
-            return SLOTS[open_slots[0]][2]
-        said = " ".join(SLOTS[slot][1].format(known[slot]) for slot in SLOTS)
-        return f"I have reserved a {kind} {said} ."
+            return SLOTS[open_slots[0]].question
+        details = " ".join(slot.phrase.format(known[name]) for name, slot in SLOTS.items())
+        return f"I have reserved a {kind} {details} ."
 
     first = random.sample(list(SLOTS), random.randint(0, 3))
     turns = [" ".join(filter(None, ("I need a", kind, say(first), "."))), reply()]
@@ -239,7 +246,10 @@ MAX_TREE_DEPTH = 8
 
 
 def expand(rules: Rules, symbol: str, random: Random, depth: int = 0) -> Tree:
-    """Draw a tree from a context-free grammar; the first rule of each symbol is taken from MAX_TREE_DEPTH on."""
+    """Draw a tree with the root `symbol` from a context-free grammar, which maps each symbol to its right-hand sides.
+
+    From MAX_TREE_DEPTH on, the first rule of each symbol is taken, which leads to an end; `depth` is that of the root.
+    """
     rule = random.choice(rules[symbol]) if depth < MAX_TREE_DEPTH else rules[symbol][0]
     return symbol, [expand(rules, part, random, depth + 1) if part in rules else part for part in rule]
 
@@ -256,7 +266,7 @@ def bracketed(tree: Tree) -> str:
 
 
 def tree_example(random: Random) -> GeneratedExample:
-    """Parsing: a sentence → its bracketed tree."""
+    """Draw an example of parsing: the source is a sentence, the target its tree with labeled brackets."""
     tree = expand(TREE_RULES, "S", random)
     return GeneratedExample(" ".join([*tree_words(tree), "."]), bracketed(tree))
 
@@ -372,7 +382,7 @@ def _choice_phrase(random: Random) -> Phrase:
 
 
 def python_example(random: Random) -> GeneratedExample:
-    """Code generation: a description → a line of Python that prints the described value or assigns it to a variable."""
+    """Draw an example of code generation: a description, and a line of Python that prints or assigns its value."""
     phrase = random.choice((_number_phrase, _number_phrase, _list_phrase, _text_phrase, _choice_phrase))(random)
     if random.random() < 0.5:
         return GeneratedExample(f"print {phrase.text}", f"print({phrase.code})", result=phrase.value)

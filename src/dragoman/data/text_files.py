@@ -17,15 +17,15 @@ from dragoman.errors import UserError
 MAX_LINE_BYTES = 2**24  # a file without newlines must not be read into memory
 HEAD_BYTES = 4096  # of a file, which show whether it is text
 MAX_NUL_SHARE = 0.05  # of these bytes: text has none, UTF-16 and most binary files have more
-#: the first bytes of files that are taken for text by mistake
+#: the first bytes of files that are taken for text by mistake, what they are, and what to do
 _BINARY_KINDS = {
-    b"PK\x03\x04": "a ZIP archive: unpack it first",
-    b"%PDF": "a PDF document: extract its text first",
-    b"\x89PNG": "a PNG image: name a list or a folder of images",
-    b"\xff\xd8\xff": "a JPEG image: name a list or a folder of images",
-    b"PAR1\x15": "a Parquet file: add --format parquet",
-    b"ARROW1": "an Arrow file: name the folder that datasets.save_to_disk wrote, or convert it to Parquet",
-    b"SQLite format 3": "an SQLite database: export the texts first",
+    b"PK\x03\x04": ("a ZIP archive", "unpack it first"),
+    b"%PDF": ("a PDF document", "extract its text first"),
+    b"\x89PNG": ("a PNG image", "name a list or a folder of images"),
+    b"\xff\xd8\xff": ("a JPEG image", "name a list or a folder of images"),
+    b"PAR1\x15": ("a Parquet file", "add --format parquet"),
+    b"ARROW1": ("an Arrow file", "name the folder that datasets.save_to_disk wrote, or convert it to Parquet"),
+    b"SQLite format 3": ("an SQLite database", "export the texts first"),
 }
 _OTHER_ENCODINGS = (  # UTF-32 first: its byte order mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -47,7 +47,7 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
         raise UserError(f"{path} is a folder: name a file in it") from None
     except PermissionError:
         raise UserError(
-            f"you have no permission to read the file {path}: change its mode, or use another file"
+            f"you have no permission to read the file {path}: change its permissions, or use another file"
         ) from None
     except OSError as error:
         raise UserError(
@@ -97,9 +97,9 @@ def check_is_text(head: bytes, path: Path) -> None:
     for mark, encoding in _OTHER_ENCODINGS:
         if head.startswith(mark):
             raise UserError(_conversion(path, encoding))
-    for magic, kind in _BINARY_KINDS.items():
-        if head.startswith(magic):
-            raise UserError(f"{path} is {kind}")
+    for first_bytes, (kind, advice) in _BINARY_KINDS.items():
+        if head.startswith(first_bytes):
+            raise UserError(f"expected a text file, but {path} is {kind}: {advice}")
     if head.count(0) > MAX_NUL_SHARE * len(head):
         halves = [half.count(0) for half in (head[::2], head[1::2])]  # of Latin text in UTF-16 every second byte is 0
         if min(halves) * 10 < max(halves):
@@ -108,7 +108,7 @@ def check_is_text(head: bytes, path: Path) -> None:
 
 
 def _conversion(path: Path, encoding: str) -> str:
-    """Return the message about a file in an encoding other than UTF-8."""
+    """Return the message about a file in the encoding `encoding` instead of UTF-8, with the command to convert it."""
     return (
         f"{path} is encoded in {encoding}, but text must be UTF-8: convert it with "
         f"iconv -f {encoding} -t UTF-8 {path.name} > {path.stem}.utf8{path.suffix}"
@@ -132,7 +132,7 @@ def decode_line(line: bytes, path: Path, number: int) -> str:
 
 
 def _suggestion(path: Path) -> str:
-    """Return the end of the message about a missing file: a similar name in its folder, if there is one."""
+    """Return the end of the message about a missing file: a similar name in its folder, or other advice."""
     try:
         names = [file.name for file in path.parent.iterdir()]
     except OSError:
@@ -141,7 +141,7 @@ def _suggestion(path: Path) -> str:
     languages = sorted(suffix for name in names if (suffix := _language_suffix(name, path.name)))
     if len(languages) > 1:
         return f": for the files of {path.name} in {' and '.join(languages[:2])}, add --from and --to with languages"
-    return f": did you mean {near[0]}?" if near else ""
+    return f": did you mean {near[0]}?" if near else ": correct the path"
 
 
 def _language_suffix(name: str, stem: str) -> str:

@@ -84,7 +84,7 @@ class TextProfile:
         return has_no_spaces(self.scripts)
 
     def __str__(self) -> str:
-        """Format the inventory and the main script in a few words."""
+        """Describe the main script, the number of different words and the share of unknown ones in a few words."""
         script, share = next(iter(self.scripts.items()), ("", 0.0))
         letters = f"{100 * share:.0f} % {script}, " if script else ""
         spaces = "" if self.writes_spaces else "no spaces between words, "
@@ -138,8 +138,9 @@ class SymbolCounts:
 
     @classmethod
     def from_lines(cls, lines: Sequence[Sequence[str]]) -> SymbolCounts:
-        """Count the symbols of lines."""
-        return cls(Counter(chain.from_iterable(lines)), Counter(chain.from_iterable(map(set, lines))))
+        """Count the symbols of lines: how often each occurs, and in how many lines."""
+        in_lines = Counter(chain.from_iterable(map(set, lines)))
+        return cls(occurrences=Counter(chain.from_iterable(lines)), lines=in_lines)
 
     def merge(self, later: SymbolCounts) -> None:
         """Add the counts of later text, unless there are too many symbols already."""
@@ -167,7 +168,7 @@ class TextCounts:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> TextCounts:
-        """Count the lines of a column that are not empty."""
+        """Count the texts of a column, each one a line; empty ones are left out."""
         lines = [words for text in texts if (words := text.split())]
         return cls(
             lines=len(lines),
@@ -195,10 +196,10 @@ class TextCounts:
         counted, characters = occurrences.total(), self.characters.total()
         by_frequency = sorted(occurrences.values(), reverse=True)
         scripts = script_shares(self.characters)
-        # in scripts without spaces, short words may be separated all the same, for example by a word segmenter
-        is_segmented = (
-            characters <= MIN_UNSPACED_LENGTH * self.words and self.words > self.lines + self.single_word_lines
-        )
+        # In scripts without spaces, words may be separated all the same, for example by a word segmenter: then they
+        # are short, and most lines have several.
+        has_short_words = characters <= MIN_UNSPACED_LENGTH * self.words
+        is_segmented = has_short_words and self.words > self.lines + self.single_word_lines
         signs = sum(count for sign, count in self.characters.items() if unicodedata.category(sign)[0] in "PS")
         numerals = sum(symbol.isdecimal() and len(symbol) > 1 for symbol in occurrences)
         return TextProfile(
@@ -249,7 +250,7 @@ class CorpusCounts:
         self.ratios.update(later.ratios)
 
     def profile(self) -> CorpusProfile:
-        """Return the statistics of source, target and pairs."""
+        """Return the statistics of the counted text: source, target, and what targets copy from their sources."""
         source, target = self.source.profile(), self.target.profile()
         if source is None or target is None:
             return CorpusProfile(source, target)
@@ -267,13 +268,18 @@ class CorpusCounts:
 
 
 def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
-    """Count the text of some pairs."""
+    """Count the text of some pairs: source, target, the words that targets copy, and the ratios of lengths.
+
+    A source of feature vectors is no text.
+    """
     sources = [pair.source for pair in pairs if pair.features is None]
-    counts = CorpusCounts(TextCounts.from_texts(sources), TextCounts.from_texts(pair.target or "" for pair in pairs))
+    targets = [pair.target or "" for pair in pairs]
+    counts = CorpusCounts(source=TextCounts.from_texts(sources), target=TextCounts.from_texts(targets))
     texts = [(pair.source, pair.target) for pair in pairs if pair.target and pair.source and pair.features is None]
     words = [(set(_COPIED_WORD.findall(source)), _COPIED_WORD.findall(target)) for source, target in texts]
-    counts.target_words = SymbolCounts.from_lines([target for _, target in words])
-    counts.copied_words.update(word for source, target in words for word in target if word in source)
+    counts.target_words = SymbolCounts.from_lines([target_words for _, target_words in words])
+    for source_words, target_words in words:
+        counts.copied_words.update(word for word in target_words if word in source_words)
     counts.ratios.update(round(RATIO_BINS * log2(len(target) / len(source))) for source, target in texts)
     return counts
 
@@ -281,8 +287,8 @@ def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
 def alphabet_size(texts: Iterable[TextCounts]) -> int:
     """Return how many characters, the most frequent ones, make up nearly all of some texts (`ALPHABET_COVERAGE`)."""
     counts = sum((text.characters for text in texts), Counter[str]())
-    covered = accumulate(sorted(counts.values(), reverse=True))
-    return 1 + sum(characters < ALPHABET_COVERAGE * counts.total() for characters in covered)
+    covered = accumulate(sorted(counts.values(), reverse=True))  # by the most frequent 1, 2, … characters
+    return 1 + sum(occurrences < ALPHABET_COVERAGE * counts.total() for occurrences in covered)
 
 
 def is_profiled(chunk: int) -> bool:
@@ -291,7 +297,7 @@ def is_profiled(chunk: int) -> bool:
 
 
 def _decompose(characters: Counter[str]) -> Counter[str]:
-    """Return how often each letter and mark occurs in the canonical decomposition of a text."""
+    """Return how often each letter and mark occurs in the decomposition (Unicode NFD) of a text of `characters`."""
     letters: Counter[str] = Counter()
     for character, count in characters.items():
         letters.update(dict.fromkeys(unicodedata.normalize("NFD", character), count))
@@ -299,21 +305,24 @@ def _decompose(characters: Counter[str]) -> Counter[str]:
 
 
 def _share_of_singletons(counts: Counter[str]) -> float:
-    """Return the share of a text in characters that occur once."""
+    """Return the share of a text in characters that occur once; `counts` says how often each character occurs."""
     return sum(count == 1 for count in counts.values()) / max(1, counts.total())
 
 
 def _is_composed(character: str) -> bool:
-    """Whether canonical composition keeps a character: it is not part of another one, as marks and some jamo are."""
+    """Whether composition (Unicode NFC) keeps a character in any text, unlike marks, and jamo within a syllable."""
     is_jamo = "\u1160" <= character <= "\u11ff"  # vowels and final consonants
     is_unchanged = unicodedata.normalize("NFC", character) == character
     return is_unchanged and not unicodedata.combining(character) and not is_jamo
 
 
 def _attached_punctuation(occurrences: Counter[str]) -> float:
-    """Return the share of the text in words that occur with different punctuation marks before or after them."""
+    """Return the share of the text in words that occur with different punctuation marks before or after them.
+
+    `occurrences` counts the symbols between spaces, such as “house” and “house.”, whose core is the word “house”.
+    """
     cores = {symbol: core for symbol in occurrences if len(core := _strip_punctuation(symbol)) >= MIN_CORE_LENGTH}
-    forms = Counter(cores.values())
+    forms = Counter(cores.values())  # number of different symbols of each core
     attached = sum(occurrences[symbol] for symbol, core in cores.items() if symbol != core and forms[core] > 1)
     return attached / max(1, occurrences.total())
 
@@ -329,7 +338,10 @@ def _strip_punctuation(symbol: str) -> str:
 
 
 def _ratio_quantiles(ratios: Counter[int]) -> tuple[float, float, float] | None:
-    """Return the ratios of lengths that 1 %, 50 % and 99 % of the pairs do not exceed; `ratios` counts logarithms."""
+    """Return the ratios of lengths that 1 %, 50 % and 99 % of the pairs do not exceed; None without pairs.
+
+    `ratios` has the number of pairs by the binary logarithm of the ratio, in steps of 1 / RATIO_BINS.
+    """
     total, below, quantiles = ratios.total(), 0, list[float]()
     for logarithm, count in sorted(ratios.items()):
         below += count

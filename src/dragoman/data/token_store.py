@@ -112,12 +112,12 @@ class TokenStore:
         return self.columns[1].row(index)
 
     def corpus_numbers(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the corpus of each pair, by its index: pairs of a corpus follow each other."""
+        """Return the index of the corpus of each pair, given the store indices of pairs."""
         ends = np.cumsum([corpus.pairs for corpus in self.corpora])
         return np.searchsorted(ends, pairs, side="right")
 
     def preload(self, pairs: NDArray[np.int64]) -> None:
-        """Copy some pairs into memory that are about to be read, if the store is large."""
+        """Copy the pairs with these indices, which are about to be read, into memory if the store is large."""
         columns = list(self.columns[:1] if self.monolingual else self.columns)  # monolingual: source and target are one
         for column in columns if self.flags is None else [*columns, self.flags]:
             column.preload(pairs)
@@ -174,7 +174,10 @@ def merge_length_counts(counts: list[LengthCounts]) -> LengthCounts:
 
 
 def _check_file_sizes(info: ColumnInfo, folders: list[Path], pairs: list[int]) -> None:
-    """Raise a ValueError if a file does not have the expected size; no file is read."""
+    """Raise a ValueError if a file of a column does not have the size that follows from the index of the store.
+
+    `folders` are those of the shards (parts of the store), `pairs` their numbers of pairs; no file is read.
+    """
     for folder, rows, tokens in zip(folders, pairs, info.tokens):
         token_bytes = tokens * max(1, info.features) * info.dtype.itemsize
         # lengths are int32, offsets int64
@@ -219,7 +222,7 @@ def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -
 
 
 def _encode_column(rows: list[Any], vocab_size: int) -> RaggedArray:
-    """Concatenate rows of ids or feature vectors in the smallest sufficient dtype."""
+    """Concatenate rows of token ids in the smallest dtype that suffices, or rows of feature vectors in float32."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if isinstance(rows[0], np.ndarray):
         return RaggedArray(np.concatenate(rows).astype(np.float32), lengths)
@@ -254,9 +257,9 @@ def write_shards(
         draws: computes from the number of pairs of each corpus how many of them an epoch draws.
     """
     with _replace_store(folder) as partial:
-        shards: list[dict[str, Any]] = []
-        columns: dict[str, Any] = {}
-        length_counts, longest = [], 0
+        shards: list[dict[str, Any]] = []  # entries of the index file
+        columns: dict[str, Any] = {}  # entries of source, target and flags
+        length_counts, longest = [], 0  # histograms of lengths; the maximum length of a row
         for (corpus, _), group in groupby(_split_at_shards(chunks), key=itemgetter(0)):  # one group for each shard
             shard_folder = partial / f"{len(shards):06d}"
             index = _write_shard(shard_folder, (shard_columns for _, shard_columns in group))
@@ -266,8 +269,9 @@ def write_shards(
             length_counts.append(count_lengths(TokenStore(shard_folder)))
         _require_pairs(len(shards), folder)
         counts = [sum(shard["pairs"] for shard in shards if shard["corpus"] == index) for index in range(len(names))]
-        pairs_of_languages = zip(*(languages or [("", "")] * len(names)))
-        corpora = map(StoredCorpus, names, counts, draws(counts), tags or [""] * len(names), *pairs_of_languages)
+        source_languages, target_languages = zip(*(languages or [("", "")] * len(names)))
+        tags = tags or [""] * len(names)
+        corpora = map(StoredCorpus, names, counts, draws(counts), tags, source_languages, target_languages)
         merged_counts = np.stack(merge_length_counts(length_counts), 1).astype(np.int64)
         (partial / LENGTH_COUNTS_FILE).write_bytes(merged_counts.tobytes())
         _write_index(
@@ -283,7 +287,10 @@ def write_shards(
 
 
 def _split_at_shards(chunks: Iterable[tuple[int, EncodedColumns]]) -> Iterator[tuple[tuple[int, int], EncodedColumns]]:
-    """Split chunks of corpora where a shard is full; yield ((corpus, number of its shard), pairs of one shard)."""
+    """Split chunks of pairs where a shard (a part of the store) has MAX_SHARD_PAIRS pairs.
+
+    Yields ((index of the corpus, index of its shard), pairs of one shard).
+    """
     written: Counter[int] = Counter()  # pairs per corpus
     for corpus, columns in chunks:
         while pairs := len(columns["source"].lengths):
@@ -301,7 +308,8 @@ def _write_shard(folder: Path, chunks: Iterable[EncodedColumns]) -> dict[str, An
     pairs = 0
     with ExitStack() as stack:
         for columns in chunks:
-            writers = writers or {name: _ColumnWriter(folder, name, column, stack) for name, column in columns.items()}
+            if not writers:
+                writers = {name: _ColumnWriter(folder, name, column, stack) for name, column in columns.items()}
             for name, writer in writers.items():
                 writer.write(columns[name])
             pairs += len(columns["source"].lengths)
@@ -324,7 +332,7 @@ def _write_index(
 
 
 def _require_pairs(count: int, folder: Path) -> None:
-    """Raise a UserError if there is nothing to write."""
+    """Raise a UserError if `count`, the number of pairs that were written to `folder`, is 0."""
     if not count:
         raise UserError(f"the corpus has no sentence pairs to write to {folder}: check the files")
 
@@ -342,7 +350,7 @@ def _replace_store(folder: Path) -> Iterator[Path]:
 
 
 class _ColumnWriter:
-    """Appends rows to the files of a column; `first` has its dtype and its number of features."""
+    """Appends rows to the files of a column: tokens, lengths and offsets."""
 
     def __init__(self, folder: Path, name: str, first: RaggedArray, stack: ExitStack) -> None:
         """Create the files of column `name`, which `stack` closes; `first` are some rows with the dtype of all."""

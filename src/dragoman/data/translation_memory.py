@@ -43,10 +43,13 @@ class TranslationMemoryFormat(ColumnFormat):
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield the texts of every unit in the languages of the columns; none at all is a UserError."""
-        languages: list[str] | None = None
+        """Yield (line number, texts in the languages of the columns) for every translation unit that has all of them.
+
+        A file without such units is a UserError unless `allow_empty`.
+        """
+        languages: list[str] | None = None  # of the columns; known after the first unit
         seen: dict[str, None] = {}  # all language tags, in their order
-        tags: dict[tuple[str, ...], list[str | None]] = {}  # of the chosen languages, by the tags of a unit
+        tags: dict[tuple[str, ...], list[str | None]] = {}  # those of `languages`, by the tags of a unit
         has_pairs = False
         with corpus.open() as stream:
             parser = _UnitParser(corpus.source)
@@ -130,7 +133,7 @@ class _UnitParser:
         self.expat.UnparsedEntityDeclHandler = self.expat.ExternalEntityRefHandler = self._entity  # type: ignore[assignment]
 
     def parse(self, stream: IO[bytes]) -> Iterator[TranslationUnit]:
-        """Yield the units of an open file."""
+        """Yield the translation units of an open TMX file; a file that is not valid XML is a UserError."""
         try:
             while chunk := stream.read(TMX_READ_BYTES):
                 self.expat.Parse(chunk, False)  # not the end
@@ -145,17 +148,17 @@ class _UnitParser:
             ) from None
 
     def _take_units(self) -> list[TranslationUnit]:
-        """Return the units that are complete, and forget them."""
+        """Return the translation units that are complete, and remove them from `self.units`."""
         units, self.units = self.units, []
         return units
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        """Begin an element."""
+        """Handle the start of an XML element: of the header, a unit (tu), one of its languages (tuv) or texts (seg)."""
         if not self.depth and name != "tmx":
             raise UserError(f"{self.path} is an XML file of <{name}>, not a translation memory (<tmx>): convert it")
         self.depth += 1
         if self.segment is not None:
-            self.code_depth += bool(self.code_depth) or name in _CODE_ELEMENTS
+            self.code_depth += bool(self.code_depth) or name in _CODE_ELEMENTS  # nested elements with formatting codes
         elif name == "header":
             language = attributes.get("srclang", "")
             self.source_language = "" if language == "*all*" else language
@@ -167,19 +170,19 @@ class _UnitParser:
             self.segment, self.characters, self.code_depth = [], 0, 0
 
     def _end(self, name: str) -> None:
-        """End an element."""
+        """Handle the end of an XML element: a text (seg) or a translation unit (tu) is complete."""
         self.depth -= 1
         if self.segment is not None:
             if name == "seg":
                 self.texts.setdefault(self.language, "".join(self.segment))
                 self.segment = None
-            self.code_depth -= bool(self.code_depth)
+            self.code_depth -= bool(self.code_depth)  # number of open elements with formatting codes
         elif name == "tu":
             self.units.append(TranslationUnit(self.unit_line, self.texts))
 
     def _text(self, text: str) -> None:
-        """Add text to the present segment, unless it is a formatting code."""
-        if self.segment is None or self.code_depth:
+        """Add text to the present segment (the text of a unit in one language), unless it is a formatting code."""
+        if self.segment is None or self.code_depth:  # outside a segment, or inside elements with formatting codes
             return
         self.characters += len(text)
         if self.characters > MAX_SEGMENT_CHARACTERS:

@@ -52,7 +52,7 @@ class TokenVectors:
 
     @property
     def found(self) -> int:
-        """Return the number of tokens that have a vector."""
+        """The number of tokens that have a vector."""
         return len(self.rows)
 
 
@@ -151,12 +151,15 @@ class _VectorFile:
         """Detect the format from the first line: a header (word2vec, fastText), or a word with its values (GloVe)."""
         line = _read_line(stream, path).removeprefix(codecs.BOM_UTF8)
         if not line.strip():
-            raise UserError(f"{path} {'starts with an empty line' if line else 'is empty'}: expected word vectors")
+            raise UserError(
+                f"{path} {'starts with an empty line' if line else 'is empty'}: expected word2vec, GloVe or fastText "
+                "vectors"
+            )
         if header := _HEADER.fullmatch(line):
             count, size = int(header[1]), int(header[2])
             if not 1 <= size <= MAX_RECORD_BYTES // 4:
                 raise _damaged(path, "line 1", f"expected a size from 1 to {MAX_RECORD_BYTES // 4:,}, found {size:,}")
-            is_binary = _is_binary(stream.peek(DETECTION_BYTES)[:DETECTION_BYTES], size)
+            is_binary = _is_binary(sample=stream.peek(DETECTION_BYTES)[:DETECTION_BYTES], size=size)
             return cls(stream, path, size=size, count=count, first_line=b"", binary=is_binary)
         size = _count_trailing_numbers(line)
         if not size:
@@ -166,7 +169,8 @@ class _VectorFile:
             )
         spaced_word = line.rstrip().split(b" ")[1:-size]  # the rest of a word that contains spaces
         if any(map(_NUMBER.fullmatch, spaced_word)):
-            raise _invalid_value(path, "line 1", len(spaced_word), spaced_word[-1].decode(errors="replace"))
+            value = spaced_word[-1].decode(errors="replace")
+            raise _invalid_value(path, "line 1", position=len(spaced_word), value=value)
         return cls(stream, path, size=size, count=None, first_line=line, binary=False)
 
     def parse(self, values: bytes, location: str) -> NDArray[np.float32]:
@@ -243,12 +247,15 @@ def _read_line(stream: io.BufferedReader, path: Path) -> bytes:
     """Read a line, b"" at the end of the file; raise a UserError if it is longer than 1 MiB."""
     line = stream.readline(MAX_RECORD_BYTES + 1)
     if len(line) > MAX_RECORD_BYTES:
-        raise UserError(f"{path} has a line longer than 1 MiB: expected a word and its values")
+        raise UserError(f"{path} has a line longer than 1 MiB: expected word vectors, each line a word and its values")
     return line
 
 
 def _is_binary(sample: bytes, size: int) -> bool:
-    """Whether the values after the first word cannot be text."""
+    """Whether the first record of a file of word vectors is binary; `sample` is its beginning, `size` that of vectors.
+
+    A record is a word, a space, and the values: text, or 4 · size bytes.
+    """
     values = sample.partition(b" ")[2].partition(b"\n")[0][: 4 * size]
     return not values.isascii() or _CONTROL.search(sample) is not None
 

@@ -50,7 +50,7 @@ class BPEDropout:
         model = json.loads(tokenizer.to_json())["model"]
         ids: dict[str, int] = model["vocab"]
         splitter = _CharacterWords if tokenizer.type.tokens_show_boundaries else _ByteLevelWords
-        self._splitter = splitter(tokenizer, ids)
+        self._splitter = splitter(tokenizer, ids)  # finds words in rows of tokens
         merges = [(ids[left], ids[right], ids[left + right]) for left, right in model["merges"]]
         self._merges = _MergeTable(merges, tokenizer.vocab_size)
         self._clear_cache()
@@ -70,15 +70,17 @@ class BPEDropout:
         """
         if not self.rate or not len(flat):
             return flat, lengths
+        # a token begins a word if it looks like that, if the token before it ends one, or if it begins a row
         is_start = np.concatenate(([True], self._splitter.ends_word[flat[:-1]] | self._splitter.begins_word[flat[1:]]))
-        nonempty = np.flatnonzero(lengths)
-        is_start[(np.cumsum(lengths) - lengths)[nonempty]] = True
-        starts = np.flatnonzero(is_start)
-        row = np.repeat(np.arange(len(lengths)), lengths)[starts]
-        words = self._word_indices(flat, starts)
-        index_in_row = np.arange(len(starts)) - np.searchsorted(row, row)
-        random = splitmix64(keys[row] + GOLDEN_GAMMA * (index_in_row.astype(np.uint64) + np.uint64(1)))
-        chosen = words * self.pool + ((random >> np.uint64(32)) * np.uint64(self.pool) >> np.uint64(32)).astype(int)
+        is_start[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        word_starts = np.flatnonzero(is_start)
+        row_of_word = np.repeat(np.arange(len(lengths)), lengths)[word_starts]
+        words = self._word_indices(flat, word_starts)
+        index_in_row = np.arange(len(word_starts)) - np.searchsorted(row_of_word, row_of_word)
+        random = splitmix64(keys[row_of_word] + GOLDEN_GAMMA * (index_in_row.astype(np.uint64) + np.uint64(1)))
+        # Multiplying the upper 32 bits by `pool`, and dividing by 2³², gives a number from 0 to pool − 1.
+        samples = ((random >> np.uint64(32)) * np.uint64(self.pool) >> np.uint64(32)).astype(int)
+        chosen = words * self.pool + samples  # numbers of segmentations
         begin = self._starts[chosen]
         if (missing := begin < 0).any():
             self._segment(np.unique(chosen[missing]))
@@ -87,7 +89,7 @@ class BPEDropout:
         ends = np.cumsum(sizes, dtype=np.int64)
         # `_tokens` has all segmentations: gather those of the chosen ones, one after the other.
         tokens = self._tokens[np.repeat(begin - (ends - sizes), sizes) + np.arange(ends[-1])]
-        return tokens, np.bincount(row, sizes, len(lengths)).astype(np.int64)
+        return tokens, np.bincount(row_of_word, weights=sizes, minlength=len(lengths)).astype(np.int64)
 
     def _word_indices(self, flat: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of every word in the cache, to which new words are added.
@@ -95,15 +97,15 @@ class BPEDropout:
         `flat` has the token ids of all words, `starts` where each begins. Words are found by a 64-bit hash: its first
         20 bits select a slot with the index of a word; if that is another word, a dictionary is searched.
         """
-        sizes = np.diff(starts, append=len(flat))
-        offset = np.arange(len(flat)) - np.repeat(starts, sizes)
+        sizes = np.diff(starts, append=len(flat))  # tokens of each word
+        offset = np.arange(len(flat)) - np.repeat(starts, sizes)  # of each token in its word
         token_hashes = splitmix64(flat.astype(np.uint64) + GOLDEN_GAMMA * (offset.astype(np.uint64) + np.uint64(1)))
         hashes = splitmix64(np.add.reduceat(token_hashes, starts) + sizes.astype(np.uint64))
         if len(self._word_characters) > MAX_CACHED_WORDS:
             self._clear_cache()
         slots = (hashes >> np.uint64(64 - 20)).astype(np.int64)  # the first 20 bits
         indices = self._slots[slots].astype(np.int64)
-        for number in np.flatnonzero(self._hashes[indices] != hashes).tolist():
+        for number in np.flatnonzero(self._hashes[indices] != hashes).tolist():  # words that are not in their slot
             word_hash = int(hashes[number])
             index = self._index.get(word_hash)
             if index is None:
@@ -115,10 +117,10 @@ class BPEDropout:
                 self._sizes.extend(np.zeros(self.pool))
                 self._slots[slots[number]] = index
             indices[number] = index
-        return indices
+        return indices  # the lists of the cache have the characters, hash and segmentations of each word
 
     def _clear_cache(self) -> None:
-        """Forget all words and their segmentations."""
+        """Forget all words and their segmentations, or create the empty cache."""
         self._index: dict[int, int] = {}  # word index by hash
         self._slots = np.zeros(2**20, np.int32)  # word index by the first bits of the hash: faster, for most words
         self._word_characters: list[list[int]] = []
@@ -190,8 +192,8 @@ class _ByteLevelWords:
 
     def __init__(self, tokenizer: Tokenizer, ids: Mapping[str, int]) -> None:
         """Find the tokens at which rows are divided; `ids` are those of the tokens."""
-        self._ids, self._forms = ids, tokenizer.surface_forms()
-        self._words = tokenizer.type.pre_tokenizer(tokenizer.marker)
+        self._ids, self._forms = ids, tokenizer.surface_forms()  # the bytes of each token
+        self._words = tokenizer.type.pre_tokenizer(tokenizer.marker)  # splits a text into words
         special = np.array([not form for form in self._forms])
         texts = (form[1:].decode(errors="ignore") if form.startswith(b" ") else "" for form in self._forms)
         self.begins_word = np.array([bool(text) and not text[0].isspace() for text in texts]) | special
@@ -205,6 +207,7 @@ class _ByteLevelWords:
             text = b"".join([self._forms[token_id] for token_id in word]).decode()
         except UnicodeDecodeError:  # not the tokens of a text: they stay as they are
             return list(word)
+        # the library writes every byte of a word as one letter
         words = [[self._ids[letter] for letter in letters] for letters, _ in self._words.pre_tokenize_str(text)]
         return [token_id for letters in words for token_id in (*letters, WORD_BOUNDARY)][:-1]
 
@@ -239,35 +242,37 @@ class _MergeTable:
     def __init__(self, merges: list[tuple[int, int, int]], vocab_size: int) -> None:
         """Sort merges, given as ids (left, right, merged) in order of rank, for binary search."""
         left, right, self.merged = np.array(merges, np.int64).reshape(-1, 3).T
-        pairs = left * vocab_size + right
-        self.vocab_size, self.order = vocab_size, np.argsort(pairs, kind="stable")
-        self.pairs = pairs[self.order]
+        pairs = left * vocab_size + right  # a number for each pair of ids
+        self.vocab_size, self.order = vocab_size, np.argsort(pairs, kind="stable")  # order: ranks
+        self.pairs = pairs[self.order]  # sorted
 
     def ranks(self, left: TokenIds, right: TokenIds) -> TokenIds:
         """Return the ranks of pairs of ids, `NO_MERGE` for pairs that are not merged; −1 is padding."""
         if not len(self.pairs):
             return np.full(left.shape, NO_MERGE, np.int32)
         pairs = np.where((left < 0) | (right < 0), -1, left.astype(np.int64) * self.vocab_size + right)
+        # `self.pairs` are the sorted numbers left · vocab_size + right of all merges, `self.order` their ranks
         indices = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
         return np.where(self.pairs[indices] == pairs, self.order[indices], NO_MERGE).astype(np.int32)
 
     def apply(self, tokens: TokenIds, keys: UInt64Array, rate: float) -> tuple[TokenIds, TokenIds]:
         """Merge N words of up to L characters, given as N × L ids padded with `WORD_BOUNDARY`.
 
-        In each step, the pair with the lowest rank that is not dropped becomes one token, in all words at once.
+        In each step, the pair with the lowest rank that is not dropped becomes one token, in all words at once. A merge
+        is dropped with probability `rate`, by random numbers that depend on the key of the word (`keys`, N).
 
         Returns:
             The tokens of all words, one word after the other, and the number of tokens of each word.
         """
-        active, position = np.arange(len(tokens)), np.arange(tokens.shape[1])
-        done = tokens.copy()
+        active, position = np.arange(len(tokens)), np.arange(tokens.shape[1])  # words that still have merges
+        done = tokens.copy()  # the result
         ranks = self.ranks(tokens[:, :-1], tokens[:, 1:])
         step = np.uint64(0)
         while len(active) and ranks.shape[1]:
             step += np.uint64(1)
             counters = GOLDEN_GAMMA * (step * np.uint64(2**32) + position[:-1].astype(np.uint64))
-            random = splitmix64(keys[active, None] + counters)
-            not_dropped = np.where((random >> np.uint64(11)) * 2.0**-53 < rate, NO_MERGE, ranks)
+            random = (splitmix64(keys[active, None] + counters) >> np.uint64(11)) * 2.0**-53  # from 0 to 1
+            not_dropped = np.where(random < rate, NO_MERGE, ranks)
             best = not_dropped.argmin(1)
             rank = not_dropped[np.arange(len(not_dropped)), best]
             merges = rank < NO_MERGE

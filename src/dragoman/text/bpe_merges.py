@@ -42,11 +42,11 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
     top. They are never too low, because a pair whose count has risen is pushed again.
     """
     codes = _Codes()
-    words = [codes.encode(word) for word in counts]
+    words = [codes.encode(word) for word in counts]  # a character for each symbol
     frequency = list(counts.values())
-    num_symbols = sum(len(word) * count for word, count in zip(words, frequency))
-    count: dict[str, int] = defaultdict(int)
-    words_with: dict[str, set[int]] = defaultdict(set)
+    num_symbols = sum(len(word) * count for word, count in zip(words, frequency))  # of the text
+    count: dict[str, int] = defaultdict(int)  # of each pair in the text
+    words_with: dict[str, set[int]] = defaultdict(set)  # indices of the words that contain a pair
     for index, word in enumerate(words):
         for pair in _pairs(word):
             count[pair] += frequency[index]
@@ -98,12 +98,12 @@ class _Codes:
     """Represents every symbol as one character, so that a word is a string and a merge is `str.replace`."""
 
     def __init__(self) -> None:
-        """Start without symbols."""
-        self.symbols: list[str] = []
-        self.code: dict[str, str] = {}
+        """Start without symbols; each gets the next character (code) when it is first encoded."""
+        self.symbols: list[str] = []  # by code point
+        self.code: dict[str, str] = {}  # character of each symbol
 
     def encode(self, word: Iterable[str]) -> str:
-        """Return the symbols of a word as a string with one character per symbol."""
+        """Return the symbols of a word (its characters, or longer ones) as a string with one character per symbol."""
         for symbol in word:
             if symbol not in self.code:
                 self.code[symbol] = chr(len(self.symbols))

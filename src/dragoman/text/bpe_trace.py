@@ -18,49 +18,30 @@ MAX_COUNT = 10**9  # of a word
 
 @dataclass(frozen=True)
 class MergeStep:
-    """One merge of byte-pair encoding.
+    """One merge of byte-pair encoding."""
 
-    Attributes:
-        pair: the two symbols that were merged.
-        count: how often the pair occurred in the text.
-        tied: other pairs that occurred as often.
-        pair_counts: all pairs with their counts before the merge, most frequent first.
-        vocabulary: all symbols after the merge, in the order in which they were added.
-        words: symbols of each word after the merge.
-        num_symbols: length of the text in symbols after the merge.
-        compression: compression ratio: length of the text in initial symbols (characters or bytes, and one end-of-word
-            symbol per word) divided by `num_symbols`.
-    """
-
-    pair: Pair
-    count: int
-    tied: tuple[Pair, ...]
-    pair_counts: tuple[tuple[Pair, int], ...]
-    vocabulary: tuple[str, ...]
-    words: dict[str, tuple[str, ...]]
-    num_symbols: int
+    pair: Pair  # the two symbols that were merged
+    count: int  # how often the pair occurred in the text
+    tied: tuple[Pair, ...]  # other pairs that occurred as often
+    pair_counts: tuple[tuple[Pair, int], ...]  # all pairs with their counts before the merge, most frequent first
+    vocabulary: tuple[str, ...]  # all symbols after the merge, in the order in which they were added
+    words: dict[str, tuple[str, ...]]  # symbols of each word after the merge
+    num_symbols: int  # length of the text in symbols after the merge
+    #: compression ratio: length of the text in initial symbols (characters or bytes, and one end-of-word symbol per
+    #: word) divided by `num_symbols`
     compression: float
 
 
 @dataclass(frozen=True)
 class BPETrace:
-    """Byte-pair encoding of a text, learned until a limit.
+    """Byte-pair encoding of a text, learned until a limit."""
 
-    Attributes:
-        counts: the words of the text and their counts.
-        initial: symbols of each word before the first merge.
-        vocabulary: all symbols before the first merge, in the order of the text.
-        steps: the merges.
-        final_counts: all pairs with their counts after the last merge, most frequent first.
-        stopped: why there are no further merges.
-    """
-
-    counts: dict[str, int]
-    initial: dict[str, tuple[str, ...]]
-    vocabulary: tuple[str, ...]
-    steps: tuple[MergeStep, ...]
-    final_counts: tuple[tuple[Pair, int], ...]
-    stopped: str
+    counts: dict[str, int]  # the words of the text and their counts
+    initial: dict[str, tuple[str, ...]]  # symbols of each word before the first merge
+    vocabulary: tuple[str, ...]  # all symbols before the first merge, in the order of the text
+    steps: tuple[MergeStep, ...]  # the merges
+    final_counts: tuple[tuple[Pair, int], ...]  # all pairs with their counts after the last merge, most frequent first
+    stopped: str  # why there are no further merges
 
 
 def count_words(text: str) -> dict[str, int]:
@@ -102,7 +83,8 @@ def learn_trace(
 ) -> BPETrace:
     """Learn merges from the counts of words until the first limit: merges, vocabulary size or compression ratio.
 
-    `tie_break` decides between equally frequent pairs; `utf8_bytes`: words are bytes instead of characters.
+    `max_merges`, `vocab_size` (symbols) and `compression_ratio` (initial symbols per symbol of the text) are the
+    limits. `tie_break` decides between equally frequent pairs; `utf8_bytes`: words are bytes instead of characters.
 
     Examples:
         >>> learn_trace({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 100, compression_ratio=1.3).stopped
@@ -211,7 +193,7 @@ def merge_pair(symbols: Sequence[str], pair: Pair) -> tuple[str, ...]:
 
 
 def segment(word: str, merges: Iterable[Pair], utf8_bytes: bool = False) -> list[tuple[str, ...]]:
-    """Return the segmentations of a word: its initial symbols, then the result of every merge that changes it.
+    """Return the segmentations of a word: its initial symbols, then the result of each of the `merges` that changes it.
 
     Examples:
         >>> segment("low", [("l", "o"), ("e", "s"), ("lo", "w")])

@@ -48,16 +48,16 @@ class FeatureSymbols:
         return ids
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of the features in a text such as "V;PST"; unknown ones get the id of unknown features."""
+        """Return the ids of the features in a text such as "V;PST"; unknown ones get the id of UNKNOWN_FEATURE."""
         return [self.ids.get(name, self.ids[UNKNOWN_FEATURE]) for name in split_names(text, self.separator)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the features among token ids as text, separated; unknown ones are '?'."""
-        names = {token_id: name for name, token_id in self.ids.items()}
+        """Return the features among token ids as text, such as "V;PST"; "?" stands for an unknown feature."""
+        names = {token_id: name for name, token_id in self.ids.items()}  # "" of unknown features
         return self.separator.join(names[token_id] or "?" for token_id in ids if token_id in names)
 
     def unknown(self, text: str) -> list[str]:
-        """Return the features in a text that are not known."""
+        """Return the features in a text such as "V;PST" that have no id."""
         return [name for name in split_names(text, self.separator) if name not in self.ids]
 
 
@@ -67,7 +67,7 @@ def split_names(text: str, separator: str) -> list[str]:
 
 
 def collect_names(texts: Iterable[str], separator: str) -> list[str]:
-    """Return the different features in texts, sorted; a UserError if there are more than MAX_FEATURE_SYMBOLS."""
+    """Return the different features in texts such as "V;PST", sorted; more than MAX_FEATURE_SYMBOLS are a UserError."""
     names: set[str] = set()
     for text in texts:
         names.update(split_names(text, separator))
@@ -86,7 +86,7 @@ def feature_token(name: str) -> str:
 
 
 def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[str]:
-    """Append to each text, after a tab, its features; None leaves the texts as they are."""
+    """Append to each text, after a tab, its features such as "V;PST"; None leaves the texts as they are."""
     if features is None:
         return list(texts)
     if isinstance(features, str) or len(features) != len(texts):

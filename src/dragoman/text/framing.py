@@ -44,7 +44,7 @@ class Framing:
         return len(self.forced_bos) + has_code if self.forced_is_prompt else 0
 
     def for_languages(self, source: str | None = None, target: str | None = None) -> Framing:
-        """Return the framing of a language pair, with the codes in place; None is the model's default language.
+        """Return the special tokens (framing) for a language pair, with language codes; None: the default language.
 
         A model without language codes has one framing, and no languages may be given. Unknown languages, and missing
         ones without a default, are a UserError.
@@ -54,38 +54,43 @@ class Framing:
             >>> Framing(bos=2, eos=2, source_suffix=(2,), languages=codes).for_languages("eng_Latn", "kin_Latn")
             Framing(pad=0, bos=2, eos=2, source_prefix=(7,), source_suffix=(2,), forced_bos=(8,), …)
         """
-        if self.languages is None:
+        languages = self.languages
+        if languages is None:
             if source is not None or target is not None:
                 raise UserError("the model has no language codes: give neither a source nor a target language")
             return self
-        codes, positions = self.languages.ids, self.languages
-        source, target = self.languages.pair(source, target)
-        source_code, target_code = () if source is None else (codes[source],), (codes[target],)
+        source, target = languages.pair(source, target)  # codes such as eng_Latn
+        source_ids = () if source is None else (languages.ids[source],)
+        target_id = languages.ids[target]
         framing = replace(self, languages=None)
-        if positions.source_position == "prefix":
-            framing = replace(framing, source_prefix=(*source_code, *self.source_prefix))
-        elif positions.source_position == "suffix":
-            framing = replace(framing, source_suffix=(*self.source_suffix, *source_code))
-        if positions.target_position == "forced_bos":
-            return replace(framing, forced_bos=(*target_code, *self.forced_bos))
-        if positions.target_position == "bos":
-            return replace(framing, bos=codes[target])
-        return replace(framing, source_prefix=(*target_code, *framing.source_prefix))
+        if languages.source_position == "prefix":
+            framing = replace(framing, source_prefix=(*source_ids, *self.source_prefix))
+        elif languages.source_position == "suffix":
+            framing = replace(framing, source_suffix=(*self.source_suffix, *source_ids))
+        if languages.target_position == "forced_bos":
+            return replace(framing, forced_bos=(target_id, *self.forced_bos))
+        if languages.target_position == "bos":
+            return replace(framing, bos=target_id)
+        return replace(framing, source_prefix=(target_id, *framing.source_prefix))
 
     def for_default_languages(self) -> Framing:
-        """Return the framing of the default pair; without one, that of texts with their own codes, or this template."""
+        """Return the special tokens for texts without given languages: those of the default pair, if there is one.
+
+        Without a default, Marian's texts may have their own codes, so that none are added; other models need codes, and
+        this object, which `for_languages` fills in, is returned unchanged.
+        """
         if self.languages is None or self.languages.has_default:
             return self.for_languages()
         return self if self.languages.are_required else replace(self, languages=None)
 
     def with_default_languages(self, source: str | None, target: str | None) -> Framing:
-        """Return the framing with another default pair of its languages; None keeps the present default."""
+        """Return these special tokens with another default pair of languages; None keeps the present default."""
         if self.languages is None:
             return self.for_languages(source, target)  # an error if languages are given
         return replace(self, languages=self.languages.with_default(source, target))
 
     def without_default_languages(self) -> Framing:
-        """Return the framing without a default pair of languages: equal for all runs of one multilingual model."""
+        """Return these special tokens without a default pair of languages; they are equal for all runs of a model."""
         return self if self.languages is None else replace(self, languages=self.languages.without_default())
 
     def to_dict(self) -> dict[str, Any]:

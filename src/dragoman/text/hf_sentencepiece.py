@@ -35,14 +35,15 @@ def _damaged_setting(files: TokenizerFiles, name: str, meaning: str, value: obje
 
 
 def read_marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Marian: one model for each language, and a vocabulary file that maps pieces to ids."""
+    """Read the tokenizers of Marian, source and target: a SentencePiece model for each, and files with the ids."""
     target_vocabulary = "target_vocab.json" if files.settings.get("separate_vocabs") else "vocab.json"
-    sides = (("vocab.json", "source.spm"), (target_vocabulary, "target.spm"))
-    return [_marian_side(files, files.vocabulary(vocabulary), model) for vocabulary, model in sides]
+    source = _marian_side(files, ids=files.vocabulary("vocab.json"), file_name="source.spm")
+    target = _marian_side(files, ids=files.vocabulary(target_vocabulary), file_name="target.spm")
+    return [source, target]
 
 
 def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> ImportedTokenizer:
-    """Read one language's SentencePiece model, whose pieces have the given ids."""
+    """Read the tokenizer of Marian's source or target: a SentencePiece model, whose pieces have the given ids."""
     by_role, model = files.tokens_by_role(PLAIN_TOKENS), SentencePieceModel.read(files.folder / file_name)
     if "unk" not in by_role or by_role["unk"].content not in ids:
         raise UserError(
@@ -54,14 +55,14 @@ def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> 
 
 
 def stripping_decoder() -> decoders.Decoder:
-    """Return a decoder that joins pieces and removes white space around the text."""
+    """Return a decoder that joins pieces of SentencePiece to a text, and removes white space around it."""
     strip = decoders.Replace(Regex(r"\A\s+|\s+\z"), "")
     return decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), strip])
 
 
 def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """M2M-100: a vocabulary file that maps pieces to ids, then languages as tokens such as __en__."""
-    by_role, ids = files.tokens_by_role(M2M100_TOKENS), files.vocabulary("vocab.json")
+    """Read the tokenizer of M2M-100: a file maps pieces to ids; languages such as __en__ have the ids after them."""
+    by_role, ids = files.tokens_by_role(M2M100_TOKENS), files.vocabulary("vocab.json")  # roles such as "pad"
     model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
     if missing := [token.content for token in by_role.values() if token.content not in ids]:
         raise UserError(f"{files.folder / 'vocab.json'} is damaged: it has no token {missing[0]!r}; download it again")
@@ -74,12 +75,16 @@ def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def read_spiece(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """T5 and Pegasus, which both have their model in spiece.model."""
+    """Read the tokenizer of T5 or Pegasus, which both have their SentencePiece model in spiece.model."""
     return read_pegasus(files) if files.config.get("model_type") == "pegasus" else read_t5(files)
 
 
 def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Pegasus: padding, EOS, two masks and `offset` − 2 unused tokens before the pieces; the model's two first drop."""
+    """Read the tokenizer of Pegasus.
+
+    Its first ids are padding, EOS, two masks and `offset` − 2 unused tokens; the first two pieces of the SentencePiece
+    model are left out.
+    """
     by_role, offset = files.tokens_by_role(PEGASUS_TOKENS), files.settings.get("offset", 103)
     if not is_token_id(offset) or not 2 <= offset <= MAX_EXTRA_TOKENS:
         raise _damaged_setting(files, "offset", "the number of tokens before the pieces", offset)
@@ -93,8 +98,8 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
-    by_role = files.tokens_by_role(known_family(files, "spiece.model", T5_TYPES).tokens)
+    """Read the tokenizer of T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
+    by_role = files.tokens_by_role(known_family(files, "spiece.model", T5_TYPES).tokens)  # roles such as "pad"
     model, num_sentinels = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
     if not is_token_id(num_sentinels) or num_sentinels > MAX_EXTRA_TOKENS:
         raise _damaged_setting(files, "extra_ids", "the number of sentinel tokens", num_sentinels)
@@ -104,7 +109,7 @@ def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """LLaMA: ids are those of the SentencePiece model."""
+    """Read the tokenizer of LLaMA, whose ids are those of the SentencePiece model."""
     model = SentencePieceModel.read(files.folder / "tokenizer.model")
     if (prefix := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(prefix))
@@ -113,7 +118,10 @@ def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """mBART, NLLB and XLM-R: fairseq's four special tokens for the model's three; languages and mask at the end."""
+    """Read the tokenizer of mBART, NLLB or XLM-R.
+
+    fairseq's four special tokens take the place of the SentencePiece model's three; languages and mask are at the end.
+    """
     defaults = known_family(files, "sentencepiece.bpe.model", FAIRSEQ_TYPES).tokens
     by_role = defaults | files.tokens_by_role(defaults)
     model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
@@ -142,12 +150,14 @@ def combine_sentencepiece(
     decoder: decoders.Decoder | None = None,
     language_codes: Mapping[str, int] | None = None,
 ) -> ImportedTokenizer:
-    """Combine a SentencePiece model with a vocabulary.
+    """Combine a SentencePiece model, which segments text, with the ids that a checkpoint gives its pieces.
 
     Args:
+        files: the checkpoint's tokenizer files, which may add tokens.
+        model: segments text into pieces.
         names: the token of each id.
         by_role: special tokens with a role, such as "pad" or "eos".
-        special: names of all special tokens.
+        special: names of further special tokens.
         decoder: joins tokens to text; by default that of the model.
         language_codes: ids of codes such as >>deu<< at the beginning of a text.
     """
@@ -158,7 +168,8 @@ def combine_sentencepiece(
     names |= {token_id: token.content for token_id, token in added.items()}
     ids = {name: token_id for token_id, name in names.items()}
     model = model.with_user_defined([token.content for token in added.values() if token.content not in special_tokens])
-    unk = ids[by_role["unk"].content if "unk" in by_role and by_role["unk"].content in ids else model.unk_piece]
+    has_unk = "unk" in by_role and by_role["unk"].content in ids
+    unk = ids[by_role["unk"].content if has_unk else model.unk_piece]
     library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=names[unk]))
     library.decoder = decoder or model.decoder()
     special_ids = {ids[name]: token for name, token in special_tokens.items() if name in ids}

@@ -11,20 +11,16 @@ from dragoman.text.hf_tokenizer_files import TokenConfig, TokenizerFiles
 
 @dataclass(frozen=True)
 class TokenizerFamily:
-    """The tokenizer of a model family, as far as its files do not describe it.
+    """The tokenizer of a model family, as far as its files do not describe it."""
 
-    Attributes:
-        tokens: special tokens by role, such as "pad" or "eos", for roles that no file defines.
-        hidden_tokens: regular expression of added tokens that are special, so that decoded text leaves them out,
-            although the files do not declare them as such.
-        split_pattern: regular expression that splits text before byte-level BPE; None for that of GPT-2.
-        is_nfc: whether byte-level BPE reads text in Unicode's normal form C.
-    """
-
+    #: special tokens by role, such as "pad" or "eos", for roles that no file defines
     tokens: dict[str, TokenConfig] = field(default_factory=dict)
+    #: regular expression of added tokens that are special, so that decoded text leaves them out, although the files do
+    #: not declare them as such
     hidden_tokens: str | None = None
+    #: regular expression that splits text before byte-level BPE; None for that of GPT-2
     split_pattern: str | None = None
-    is_nfc: bool = False
+    is_nfc: bool = False  # whether byte-level BPE reads text in Unicode's normal form C
 
 
 # Names of the special tokens of families whose files do not define them.
@@ -66,14 +62,14 @@ NO_FAMILY = TokenizerFamily()  # of an unknown model_type: the files leave nothi
 
 
 def tokenizer_family(files: TokenizerFiles, unknown: TokenizerFamily = NO_FAMILY) -> TokenizerFamily:
-    """Return the family of a folder, by the `model_type` of `config.json`; `unknown` for any other type."""
+    """Return the model family of a folder, by the `model_type` of `config.json`; `unknown` for any other type."""
     return TOKENIZER_FAMILIES.get(str(files.config.get("model_type")), unknown)
 
 
 def known_family(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> TokenizerFamily:
-    """Return the family of a folder, which must be one of `types`; the first one if there is no `config.json`.
+    """Return the model family of a folder, which must be one of `types`; the first one if there is no `config.json`.
 
-    Other families use files of these names differently, so they are a UserError.
+    Other families use files of these names differently, so they are a UserError, which mentions `file_names`.
     """
     model_type = files.config.get("model_type", types[0])
     if model_type not in types:

@@ -91,7 +91,7 @@ class TokenizerFiles:
         return self.only in ("", name) and (self.folder / name).is_file()
 
     def text(self, name: str) -> str:
-        """Read a text file; raise a UserError if it is too large, unreadable or not UTF-8."""
+        """Read the text file `name` of the folder; raise a UserError if it is too large, unreadable or not UTF-8."""
         path = self.folder / name
         try:
             if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
@@ -106,7 +106,7 @@ class TokenizerFiles:
             raise UserError(f"{path} is damaged, because it is not UTF-8: download it again") from None
 
     def json(self, name: str) -> dict[str, Any]:
-        """Read a file with a JSON object; raise a UserError if it is damaged."""
+        """Read the file `name` of the folder, which has a JSON object; raise a UserError if it is damaged."""
         try:
             document = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
@@ -116,7 +116,7 @@ class TokenizerFiles:
         return document
 
     def vocabulary(self, name: str) -> dict[str, int]:
-        """Read a JSON file that maps tokens to ids."""
+        """Read the JSON file `name` of the folder, which maps tokens to ids; raise a UserError if it is damaged."""
         ids = self.json(name)
         if not ids or not all(map(is_token_id, ids.values())):
             raise UserError(
@@ -135,17 +135,17 @@ class TokenizerFiles:
         for role in ROLES:
             key, default = f"{role}_token", defaults.get(role)
             declared = [document[key] for document in (self.settings, self._token_map) if key in document]
-            token = parse_token(declared[0]) if declared else default
+            is_name_of_default = bool(default and declared and declared[0] == default.content)
+            token = parse_token(declared[0]) if declared and not is_name_of_default else default
             if token:
-                tokens[role] = default if default and declared and declared[0] == default.content else token
+                tokens[role] = token
         return tokens
 
     def additional_tokens(self) -> Iterator[TokenConfig]:
         """Yield the special tokens without a role, which files list as values of a dictionary or as a list."""
         for listed in [document.get(key) for document in (self.settings, self._token_map) for key in ADDITIONAL_KEYS]:
-            for value in listed.values() if isinstance(listed, dict) else listed if isinstance(listed, list) else ():
-                if token := parse_token(value):
-                    yield token
+            values = list(listed.values()) if isinstance(listed, dict) else listed
+            yield from filter(None, map(parse_token, values if isinstance(values, list) else []))
 
     def added_tokens(self) -> dict[int, TokenConfig]:
         """Return the tokens that were added to the vocabulary after it was learned, by id."""
@@ -181,7 +181,7 @@ class TokenizerFiles:
 
 
 def parse_token(value: object) -> TokenConfig | None:
-    """Parse a token that is written as its name, or as an object with its properties."""
+    """Parse a token that is written as its name, or as an object with its properties; None for other values."""
     if isinstance(value, str):
         return TokenConfig(value) if value else None
     if not isinstance(value, dict) or not isinstance(content := value.get("content"), str) or not content:
@@ -195,5 +195,5 @@ def parse_token(value: object) -> TokenConfig | None:
 
 
 def is_token_id(value: object) -> TypeGuard[int]:
-    """Whether a JSON value can be the id of a token."""
+    """Whether a JSON value can be the id of a token: an integer from 0 to MAX_TOKEN_ID − 1."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_ID

@@ -93,7 +93,7 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
 
 
 def with_own_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer with Dragoman's special tokens; learned tokenizers have them already."""
+    """Return a tokenizer with Dragoman's special tokens; an imported one is wrapped, learned ones have them already."""
     return RemappedTokenizer(tokenizer) if isinstance(tokenizer, ImportedTokenizer) else tokenizer
 
 
@@ -103,15 +103,16 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
     Args:
         path: a SentencePiece model (`.model`, `.spm`), a `tokenizer.json`, or a Hugging Face folder
     """
-    advice = "name a run, a SentencePiece .model or a Hugging Face tokenizer.json"
     if not path.exists():
-        raise UserError(f"{path} does not exist: {advice}")
+        raise UserError(f"{path} does not exist: name a run, a SentencePiece .model or a Hugging Face tokenizer.json")
     if path.is_dir():
         source, target = tokenizers_from_folder(path)
         first = with_own_special_tokens(source)
         return first, first if target is source else with_own_special_tokens(target)
     if path.suffix not in TOKENIZER_SUFFIXES:
-        raise UserError(f"{path} is not a tokenizer by its suffix: {advice}")
+        raise UserError(
+            f"{path} is not a tokenizer by its suffix: expected a SentencePiece .model or .spm, or a tokenizer.json"
+        )
     tokenizer = with_own_special_tokens(tokenizer_from_file(path))
     return tokenizer, tokenizer
 
@@ -154,7 +155,7 @@ def _from_document(
         is_bpe = "merges" in document["model"]
         _hide_special_tokens(document, {} if is_bpe else {name: ids[name] for name in special if name in ids})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"{origin} is damaged ({error}): download it again") from None
+        raise UserError(f"{origin} is damaged ({error}): download its files again") from None
     library = load_library(document, origin)
     if any(library.token_to_id(token["content"]) != token["id"] for token in document["added_tokens"]):
         raise UserError(f"{origin} is damaged: the ids of its added tokens are not consecutive; download it again")
@@ -164,7 +165,10 @@ def _from_document(
 
 
 def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
-    """Rename tokens to names that no text contains: all models but BPE would find special tokens in a text."""
+    """Rename tokens, given with their ids, to names that no text contains: most models would find them in a text.
+
+    `document` is the JSON of the `tokenizers` library, which is changed in place.
+    """
     model = document["model"]
     for name, token_id in tokens.items():
         if isinstance(model["vocab"], list):
@@ -180,7 +184,8 @@ def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) ->
 
 
 def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """BERT: words split at white space and punctuation, then into the longest pieces (Devlin et al. 2019)."""
+    """Read BERT's WordPiece: text is split at white space and punctuation, then words into the longest pieces."""
+    # special tokens by role, such as "pad"
     by_role, settings = files.tokens_by_role(known_family(files, "vocab.txt", BERT_TYPES).tokens), files.settings
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
     vocabulary = {line.rstrip(): token_id for token_id, line in enumerate(lines)}
@@ -201,10 +206,10 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """GPT-2, RoBERTa, BART and Qwen2: BPE over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
+    """Read the byte-level BPE of GPT-2, RoBERTa, BART or Qwen2, which writes bytes as letters (Radford et al. 2019)."""
     types = (*GPT_TYPES, *BART_TYPES, *QWEN_TYPES)
     family = known_family(files, "vocab.json with merges.txt", types)
-    by_role = files.tokens_by_role(family.tokens)
+    by_role = files.tokens_by_role(family.tokens)  # special tokens by role, such as "pad"
     lines = [line for line in files.text("merges.txt").split("\n") if line and not line.startswith("#version")]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     vocabulary = files.vocabulary("vocab.json")
@@ -231,7 +236,7 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _utf8_bytes(files: TokenizerFiles) -> ImportedTokenizer:
-    """ByT5: the bytes of UTF-8 after three special tokens, then sentinels (Xue et al. 2022, §3.1)."""
+    """Return the tokenizer of ByT5 (Xue et al. 2022, §3.1): special tokens, the bytes of UTF-8, and sentinels."""
     by_role = files.tokens_by_role(PLAIN_TOKENS)
     first = [by_role[role].content if role in by_role else f"<{role}>" for role in ("pad", "eos", "unk")]
     sentinels = [token.content for token in files.additional_tokens() if "extra_id" in token.content]
@@ -241,7 +246,8 @@ def _utf8_bytes(files: TokenizerFiles) -> ImportedTokenizer:
     library = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.decoder = decoders.ByteLevel()
-    names = dict(enumerate([*vocabulary, *sentinels])) | {n: token.content for n, token in files.added_tokens().items()}
+    added = {token_id: token.content for token_id, token in files.added_tokens().items()}
+    names = dict(enumerate([*vocabulary, *sentinels])) | added
     ids = {name: token_id for token_id, name in names.items()}
     special = {ids[name]: TokenConfig(name) for name in (*first, *sentinels)}
     return ImportedTokenizer(library, names, special, files.role_ids(by_role, ids))
@@ -250,7 +256,7 @@ def _utf8_bytes(files: TokenizerFiles) -> ImportedTokenizer:
 def _from_library(
     files: TokenizerFiles, library: tokenizers.Tokenizer, by_role: Mapping[str, TokenConfig]
 ) -> list[ImportedTokenizer]:
-    """Convert a tokenizer of the `tokenizers` library, and add the tokens that the folder's files add to it.
+    """Convert a tokenizer of the `tokenizers` library, with the tokens that the files of a checkpoint add to it.
 
     `by_role` has the special tokens with a role, such as "pad" or "eos".
     """

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import repeat
+from os.path import commonprefix
 from typing import Any
 
 import tokenizers
@@ -75,9 +76,10 @@ class ImportedTokenizer(Tokenizer):
         segmenter: SentencePieceSegmenter | None = None,
         language_codes: Mapping[str, int] | None = None,
     ) -> None:
-        """Determine the ids of PAD, BOS, EOS … from the roles of special tokens.
+        """Determine the ids of PAD, BOS, EOS … from the roles of special tokens, such as "pad" and "decoder_start".
 
         `names` has the token of each id, `special_tokens` the special ones among them, `role_ids` the id of each role.
+        A `segmenter` segments text in place of the `library`. `language_codes` are recognized at the start of a text.
         """
         self.kind, self.marker = IMPORTED_TYPE, "initial"
         self._library, self._names, self._special_tokens = library, names, special_tokens
@@ -107,9 +109,10 @@ class ImportedTokenizer(Tokenizer):
         """Return the token ids of a text; with `parse_special`, names of special tokens in it become their ids."""
         if not parse_special or not self.special_token_ids:
             return self.encode_batch([text])[0]
-        texts_and_names, ids = self._special_pattern.split(text), self.special_token_ids  # alternately
-        special = [ids.get(name, ids.get(name.strip(), MISSING_TOKEN_ID)) for name in texts_and_names[1::2]]
-        return self._encode_joined(texts_and_names[::2], separators=special)
+        texts_and_names, ids = self._special_pattern.split(text), self.special_token_ids  # text, name, text, …
+        texts, names = texts_and_names[::2], texts_and_names[1::2]
+        special = [ids.get(name, ids.get(name.strip(), MISSING_TOKEN_ID)) for name in names]
+        return self._encode_joined(texts, separators=special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize texts without special tokens; a language code at the beginning of a text becomes its token."""
@@ -126,7 +129,10 @@ class ImportedTokenizer(Tokenizer):
         return _encode_after_space(self, phrase)
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
-        """Encode a text with the mask token in place of every `gap` and of the white space that belongs to the mask."""
+        """Encode a text with the mask token in place of every `gap` and of the white space that belongs to the mask.
+
+        A tokenizer without a mask token is a UserError.
+        """
         if self.mask is None:
             raise UserError("this tokenizer has no mask token: use a model that was trained to fill masks")
         mask = self._special_tokens.get(self.mask, TokenConfig(""))
@@ -142,7 +148,10 @@ class ImportedTokenizer(Tokenizer):
         return self.encode(first + "".join(named), parse_special=True)
 
     def _split_language_code(self, text: str) -> tuple[list[int], str]:
-        """Split off a code such as >>deu<<, which tells Marian the target language."""
+        """Return the id of a code such as >>deu<< at the beginning of a text (none: no ids), and the rest of the text.
+
+        The code tells Marian the target language.
+        """
         if self.language_codes and text.startswith(">>"):
             code, end, rest = text.partition("<<")
             if (token_id := self.language_codes.get(code + end)) is not None:
@@ -170,7 +179,7 @@ class ImportedTokenizer(Tokenizer):
         return [self._readable(self._names.get(token_id, f"<{token_id}>")) for token_id in ids]
 
     def _readable(self, token: str) -> str:
-        """Write a token with letters instead of bytes, and with ▁ for a space; a part of a character stays as it is."""
+        """Write a token with ▁ for a space; letters for bytes (GPT-2) become text, if they form whole characters."""
         if not self._byte_level or token in self.special_token_ids or "\ufffd" in (text := self._join([token])):
             return token
         return text.replace(" ", "▁")
@@ -204,12 +213,13 @@ class ImportedTokenizer(Tokenizer):
         window: list[str] = []  # the last tokens: decoding all tokens again for each one would take quadratic time
         start = 0  # position in the text at which the window begins
         for token_id in ids:
-            if not (token := self._text_token(token_id)):
+            if not (token := self._text_token(token_id)):  # a special token
                 words.append(-1)
                 continue
             window.append(token)
             joined, alone = self._join(window), self._join(window[-1:])
-            end = max(position, start + _common_prefix(joined, text[start : start + len(joined)]))
+            agreement = commonprefix([joined, text[start : start + len(joined)]])  # noqa: RUF071 (of characters)
+            end = max(position, start + len(agreement))
             spaces = end - position - len(text[position:end].lstrip())
             words.append(word_at[position + spaces] if alone.strip() else -1)
             position = end
@@ -235,11 +245,11 @@ class ImportedTokenizer(Tokenizer):
         return tokenizer, pieces
 
     def supports_ids(self, first_id: int) -> bool:
-        """Whether new tokens can have ids from `first_id` on: any that are not used."""
+        """Whether new tokens can have ids from `first_id` on: any ids after the present ones."""
         return first_id >= self.vocab_size
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
-        """Return this tokenizer with a special token for a language."""
+        """Return this tokenizer with a special token for a `language`, whose id is `token_id`."""
         names, special = self._names | {token_id: language}, {**self._special_tokens, token_id: TokenConfig(language)}
         return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self.language_codes)
 
@@ -292,7 +302,7 @@ class ImportedTokenizer(Tokenizer):
             special = [token.content for token in special_tokens.values()]
             segmenter = SentencePieceSegmenter.without_special(model, names, special, int(unk)) if model else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{origin} is damaged ({error!r}): use another copy") from None
+            raise UserError(f"{origin} is damaged ({error!r}): use another copy of the tokenizer file") from None
         tokenizer = cls(library, names, special_tokens, role_ids=role_ids, segmenter=segmenter, language_codes=codes)
         tokenizer.original_files = OriginalFiles(fields.get("original_files") or {})
         return tokenizer
@@ -314,7 +324,10 @@ class RemappedTokenizer(Tokenizer):
         features: Sequence[str] = (),
         feature_separator: str = FEATURE_SEPARATOR,
     ) -> None:
-        """Wrap an imported tokenizer, and give corpus tags, then features, the ids after its own."""
+        """Wrap an imported tokenizer, whose ids are shifted by ID_OFFSET; corpus tags, then features, follow them.
+
+        `tags` and `features` are their names; `feature_separator` is between the features of a source.
+        """
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
         self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
         if features:
@@ -375,6 +388,7 @@ class RemappedTokenizer(Tokenizer):
         """Return the names of tokens in readable form."""
         names = {token_id: tag_token(name) for name, token_id in self.tags.items()} | dict(enumerate(SPECIAL_TOKENS))
         names |= {token_id: feature_token(name) for name, token_id in self.features.ids.items()}
+        # all others are tokens of the imported tokenizer (`inner`)
         return [names.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
 
     def surface_forms(self) -> list[bytes]:
@@ -386,7 +400,7 @@ class RemappedTokenizer(Tokenizer):
         return self.inner.word_ids(map(self._inner_id, ids))
 
     def to_json(self) -> str:
-        """Serialize the inner tokenizer, marked as remapped, with tags and features."""
+        """Return the JSON document of the imported tokenizer, marked as remapped, with corpus tags and features."""
         document = json.loads(self.inner.to_json())
         document["model"]["dragoman"] |= {"kind": REMAPPED_TYPE, "tags": list(self.tags)} | self._prefix_fields()
         return json.dumps(document, ensure_ascii=False)
@@ -406,7 +420,9 @@ def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokeniz
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises nothing more precise, and its panics are not Exceptions
-        raise UserError(f"{origin} is damaged ({' '.join(str(error).split())}): use another copy") from None
+        raise UserError(
+            f"{origin} is damaged ({' '.join(str(error).split())}): use another copy of the tokenizer file"
+        ) from None
 
 
 def _check_charsmap(normalizer: object) -> None:
@@ -433,14 +449,8 @@ def _encode_after_space(tokenizer: Tokenizer, phrase: str) -> list[int]:
 
 
 def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:
-    """Return the types of a decoder of the library and of its steps."""
+    """Return the types of a decoder of the `tokenizers` library (its JSON) and of its steps, such as "Replace"."""
     return {str(decoder["type"])}.union(*map(_decoder_types, decoder.get("decoders", ())))
-
-
-def _common_prefix(left: str, right: str) -> int:
-    """Return the number of characters that two texts share at their beginning."""
-    different = (index for index, (first, second) in enumerate(zip(left, right)) if first != second)
-    return next(different, min(len(left), len(right)))
 
 
 def _pattern(token: TokenConfig) -> str:

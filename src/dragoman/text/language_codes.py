@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from dragoman.errors import UserError
@@ -42,7 +42,7 @@ class LanguageCodes:
     detected: bool = False
 
     def __post_init__(self) -> None:
-        """Check the values, which may come from a file."""
+        """Raise a ValueError for values that are not valid; they may come from a file."""
         if not all(isinstance(code, str) and isinstance(index, int) and index >= 0 for code, index in self.ids.items()):
             raise ValueError("language codes must have token ids")
         if self.source_position not in get_args(SourceCodePosition):
@@ -80,16 +80,16 @@ class LanguageCodes:
         if language in self.ids:
             return language
         given = parse_language(language)
-        tags = {code: parse_language(code) for code in self.ids}
-        candidates = [code for code in self.ids if _fold(code) == _fold(language)] or [
-            code
-            for code, tag in tags.items()
-            if tag.language == given.language and (None in (given.script, tag.script) or given.script == tag.script)
-        ]
+        candidates = [code for code in self.ids if _fold(code) == _fold(language)]
+        for code in self.ids if not candidates else ():
+            tag = parse_language(code)
+            same_script = None in (given.script, tag.script) or given.script == tag.script  # None: not stated
+            if tag.language == given.language and same_script:
+                candidates.append(code)
         return candidates[0] if len(candidates) == 1 else self._raise_unknown(language, candidates)
 
     def _raise_unknown(self, language: str, candidates: list[str]) -> str:
-        """Raise the error for a language that none, or several of the `candidates` stand for."""
+        """Raise the error for a `language` that no code stands for, or more than one: the `candidates`."""
         if candidates:
             raise UserError(f"the language {language!r} is ambiguous: use one of {described(candidates)}")
         wanted = parse_language(language).language
@@ -101,7 +101,7 @@ class LanguageCodes:
         raise UserError(f"the model does not know the language {language!r}: {hint}")
 
     def with_default(self, source: str | None = None, target: str | None = None) -> LanguageCodes:
-        """Return the codes with another default pair; None keeps the present default of that side."""
+        """Return these codes with another default source and target language; None keeps the present default."""
         if source is not None and not self.reads_source_code:
             raise UserError(
                 f"the model recognizes the source language itself, but got {source!r}: give only the target language "
@@ -114,7 +114,7 @@ class LanguageCodes:
         )
 
     def without_default(self) -> LanguageCodes:
-        """Return the codes without a default pair."""
+        """Return these codes without default languages."""
         return replace(self, source=None, target=None)
 
     def pair(self, source: str | None, target: str | None) -> tuple[str | None, str]:
@@ -134,20 +134,13 @@ class LanguageCodes:
 
     @property
     def examples(self) -> list[str]:
-        """The codes, those of widely known languages first."""
+        """All codes, those of widely known languages first."""
         rank = {language: number for number, language in enumerate(EXAMPLE_LANGUAGES)}
         return sorted(self.ids, key=lambda code: rank.get(parse_language(code).language, len(rank)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the codes as JSON values."""
-        return {
-            "ids": dict(self.ids),
-            "source_position": self.source_position,
-            "target_position": self.target_position,
-            "source": self.source,
-            "target": self.target,
-            "detected": self.detected,
-        }
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)} | {"ids": dict(self.ids)}
 
 
 def described(codes: Iterable[str]) -> str:

@@ -44,7 +44,7 @@ _ENTRY = re.compile(r"((?:[a-z]{2,3} )+)(.+)", re.DOTALL)
 
 
 def _parse_entries() -> dict[str, tuple[str, str]]:
-    """Return the first code of its entry and the name, by code."""
+    """Return for each code the first code of its entry in _CODES_AND_NAMES (en for eng), and the English name."""
     languages: dict[str, tuple[str, str]] = {}
     for entry in _CODES_AND_NAMES.split(","):
         match = _ENTRY.fullmatch(entry.strip())

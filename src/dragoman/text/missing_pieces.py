@@ -53,7 +53,7 @@ def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) 
 
 
 def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """Count the words of texts as the library splits them, with their marks of spaces."""
+    """Count the words of texts as the library splits them, with the marks of spaces that it adds to them."""
     counts: Counter[str] = Counter()
     for text in texts:
         normalized = library.normalizer.normalize_str(text) if library.normalizer else text
@@ -65,8 +65,11 @@ def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter
 def _learn_bpe_pieces(
     library: tokenizers.Tokenizer, model: Mapping[str, Any], words: Counter[str], limit: int
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return missing characters, the most frequent first, and merges of BPE that contain one, with their results."""
-    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+    """Return new pieces and merges of BPE: characters without a token, and frequent pairs of symbols that contain one.
+
+    At most `limit` pieces; `words` have their counts, `model` is the JSON of the library's model.
+    """
+    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):  # pieces would need them, too
         return [], []
     characters: Counter[str] = Counter()
     for word, count in words.items():
@@ -113,13 +116,13 @@ def _fragments(library: tokenizers.Tokenizer, word: str, missing: frozenset[str]
 
 
 def _tokens(library: tokenizers.Tokenizer, text: str) -> list[str]:
-    """Return the tokens of a part of a word, without normalization."""
+    """Return the tokens into which the library's model splits a part of a word, without normalization."""
     return [token.value for token in library.model.tokenize(text)] if text else []
 
 
 def _learn_words(
     library: tokenizers.Tokenizer, model: Mapping[str, Any], words: Counter[str], limit: int
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the most frequent words that are not in the vocabulary, and no merges."""
+    """Return at most `limit` frequent words that are not in the vocabulary of the `model`, and no merges."""
     unknown = ((word, count) for word, count in words.most_common() if word not in model["vocab"])
     return [word for word, count in unknown if count >= MIN_PIECE_COUNT][:limit], []

@@ -26,7 +26,7 @@ class TextNormalizer:
 
     @classmethod
     def from_settings(cls, text: TextConfig) -> TextNormalizer:
-        """Return the normalizer of a run."""
+        """Return the normalizer that the settings of a run (section text) describe."""
         return cls(
             whitespace=bool(text.normalize_whitespace),
             unicode_form=text.unicode_normalization or "none",

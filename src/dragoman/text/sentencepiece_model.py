@@ -34,7 +34,8 @@ class SentencePieceModel:
             import sentencepiece
         except ImportError:
             raise UserError(
-                f"{origin} is a SentencePiece model, which needs a library: pip install 'dragoman[sentencepiece]'"
+                f"{origin} is a SentencePiece model, which needs the package sentencepiece: pip install "
+                "'dragoman[sentencepiece]'"
             ) from None
         self.serialized, self.origin = serialized, origin
         self.processor = sentencepiece.SentencePieceProcessor()
@@ -60,7 +61,9 @@ class SentencePieceModel:
                 )
             return cls(path.read_bytes(), str(path))
         except OSError as error:
-            raise UserError(f"the SentencePiece model {path} cannot be read ({error.strerror}): check it") from None
+            raise UserError(
+                f"the SentencePiece model {path} cannot be read ({error.strerror}): check its path"
+            ) from None
 
     @property
     def unk_piece(self) -> str:
@@ -89,8 +92,9 @@ class SentencePieceModel:
 
     def with_prefix_space(self, enabled: bool) -> SentencePieceModel:
         """Return the model with or without the space that it adds before each text."""
-        # Of a repeated setting in a protocol buffer, the last value counts: field 3 of the normalizer, field 3.
-        return SentencePieceModel(self.serialized + _message(3, _number(3, enabled)), self.origin)
+        # Of a repeated setting in a protocol buffer, the last value counts. The normalizer is field 3 of the model, and
+        # the prefix space is field 3 of the normalizer.
+        return SentencePieceModel(self.serialized + _message(field=3, content=_number(3, enabled)), self.origin)
 
 
 class SentencePieceSegmenter:
@@ -100,7 +104,7 @@ class SentencePieceSegmenter:
     """
 
     def __init__(self, model: SentencePieceModel, vocabulary: Mapping[str, int], unk: int) -> None:
-        """Combine a model with the ids of its pieces."""
+        """Combine a model with the ids of its pieces (`vocabulary`) and that of all other pieces (`unk`)."""
         self.model, self.vocabulary, self.unk = model, vocabulary, unk
 
     @classmethod
@@ -158,6 +162,7 @@ def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any],
     content += b"".join(_piece(symbol, 0.0, USER_DEFINED) for symbol in symbols)
     content += b"".join(_piece(token, 0.0, BYTE) for token in BYTE_TOKENS if byte_fallback)
     add_prefix_space, collapse_spaces, escape_spaces, space_after_words = map(bool, fields["rewriting"])
+    # the settings of training and of normalization
     trainer = _number(3, BPE if is_bpe else UNIGRAM) + _number(24, space_after_words) + _number(35, byte_fallback)
     normalizer = _message(2, base64.b64decode(fields["table"])) + _number(3, add_prefix_space)
     normalizer += _number(4, collapse_spaces) + _number(5, escape_spaces)

@@ -61,7 +61,7 @@ class SplitText:
         return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:], strict=True))
 
     def _add(self, sentence: str, gap: str) -> None:
-        """Append a sentence and the white space after it; white space around the sentence goes to the gaps."""
+        """Append a sentence and the white space after it (`gap`); white space around the sentence goes to the gaps."""
         clean = sentence.translate(_CONTROLS)  # control characters become spaces
         stripped = clean.strip()
         if not stripped:
@@ -82,7 +82,7 @@ def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: i
     tokens, as counted by `count_tokens`, is split again near its middle: at a comma, a space, or anywhere.
     """
     split, start = SplitText(), 0
-    for gap in [*_PARAGRAPH_END.finditer(text), None]:
+    for gap in [*_PARAGRAPH_END.finditer(text), None]:  # None: the end of the text
         paragraph = text[start : gap.start() if gap else len(text)]
         for sentence, space in _split_paragraph(paragraph):
             for short_sentence, following_space in _split_long(sentence, space, count_tokens, max_tokens):
@@ -121,7 +121,7 @@ def _is_inside_sentence(before: str, mark: str, after: str, is_uncased: bool) ->
     In a text without capital letters (`is_uncased`), a sentence of several words may end before a lower-case letter.
     """
     following = after.lstrip()
-    is_literal = bool(_LITERAL.match(following))
+    is_literal = bool(_LITERAL.match(following))  # a placeholder, URL or e-mail address
     next_word = (following.lstrip(_OPENING).split(None, 1) or [""])[0]
     begins_lower = next_word[:1].islower() and not is_literal
     if begins_lower and next_word.islower():  # not iPhone
@@ -130,6 +130,7 @@ def _is_inside_sentence(before: str, mark: str, after: str, is_uncased: bool) ->
             return True
     if mark != ".":
         return False
+    # the word before the mark: of “(e.g.” it is g
     word = (before.rsplit(None, 1) or [""])[-1].lstrip(_OPENING).rsplit(".", 1)[-1]
     if len(word) == 1 or (word.isdigit() and len(word) <= 2) or _ABBREVIATION.fullmatch(word):
         return True

@@ -111,9 +111,10 @@ class Tokenizer:
         features: Sequence[str] = (),
         feature_separator: str = FEATURE_SEPARATOR,
     ) -> None:
-        """Wrap a tokenizer of the `tokenizers` library; see the class for the other arguments.
+        """Wrap a tokenizer of the `tokenizers` library.
 
-        `tags` and `features` are names, whose tokens the library has.
+        `kind` is its type, such as "bpe", `marker` the side of a word that has its space ("initial" or "final"). `tags`
+        and `features` (with their separator) are names of corpora and of features, whose tokens the library has.
         """
         self.kind, self.marker, self._library = kind, marker, library
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
@@ -126,8 +127,8 @@ class Tokenizer:
         self.spells, self.decomposes = self.type.spells, self.type.decomposes
         ids = library.get_vocab()
         tokens = sorted(ids, key=ids.__getitem__)
-        self._tokens = list(map(self.type.readable, tokens))
-        self._bytes = list(map(self.type.token_bytes, tokens))
+        self._tokens = list(map(self.type.readable, tokens))  # as text, by id
+        self._bytes = list(map(self.type.token_bytes, tokens))  # what they add to a decoded text, by id
         self.tags = {name: ids[tag_token(name)] for name in tags}
         if features:
             names = (*features, UNKNOWN_FEATURE)
@@ -189,7 +190,7 @@ class Tokenizer:
         return first_id == self.vocab_size
 
     def piece_ids(self, piece: str) -> list[int]:
-        """Return the ids of the tokens that a piece of a word is split into."""
+        """Return the ids of the tokens that a part of a word is split into, without adding a space to it."""
         return [token.id for token in self._library.model.tokenize(piece)]
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
@@ -210,7 +211,7 @@ class Tokenizer:
         return [*self.tags.values(), *self.features.ids.values()]
 
     def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
-        """Pickle the tokenizer as JSON."""
+        """Pickle the tokenizer as JSON: return the function that reads it, and its arguments (Python's protocol)."""
         return Tokenizer.from_json, (self.to_json(),)
 
     @property
@@ -219,7 +220,7 @@ class Tokenizer:
         return len(self._tokens)
 
     def __repr__(self) -> str:
-        """Show type, vocabulary size and marker."""
+        """Show the class, the type, the vocabulary size and the marker (the side of a word with its space)."""
         return f"{type(self).__name__}(kind={self.kind!r}, vocab_size={self.vocab_size}, marker={self.marker!r})"
 
     def encode(self, text: str) -> list[int]:
@@ -238,7 +239,8 @@ class Tokenizer:
         """
         cache = self._cache
         chunked = [self.type.split_chunks(text) if text else [] for text in texts]
-        new = self._encode_chunks({chunk: None for chunks in chunked for chunk in chunks if chunk not in cache})
+        new_chunks = {chunk: None for chunks in chunked for chunk in chunks if chunk not in cache}  # without repetition
+        new = self._encode_chunks(new_chunks)
         skip = 0 if self.has_marked_words else 1  # 1: drop the space token that was added before the first chunk
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else cache[chunk] for chunk in chunks]))[skip:]
@@ -257,7 +259,7 @@ class Tokenizer:
         """
         if not self.type.byte_tokens:  # the gap would be an unknown word
             return self._encode_joined([words.strip(" ") for words in text.split(gap)], separators=repeat(MASK))
-        with_space = self.encode(gap)
+        with_space = self.encode(gap)  # the space is before the gap if `marker` is "initial"
         alone = with_space[1:] if self.marker == "initial" and len(with_space) > 1 else with_space[:1]
         ids, masked, position = self.encode(text), [], 0
         while position < len(ids):
@@ -273,7 +275,7 @@ class Tokenizer:
         return [next(remaining) if token_id == self.mask else token_id for token_id in self.encode_masked(text, gap)]
 
     def _encode_joined(self, texts: Sequence[str], separators: Iterable[int]) -> list[int]:
-        """Encode texts with the next of the `separators` (ids) between each two."""
+        """Encode texts, and join them with the next of the `separators` (token ids) between each two."""
         first, *others = self.encode_batch(texts)
         return [*first, *chain.from_iterable([separator, *ids] for separator, ids in zip(separators, others))]
 
@@ -307,9 +309,9 @@ class Tokenizer:
         Invalid UTF-8, which a model may generate from byte tokens, becomes U+FFFD; UNK becomes `<unk>`.
         """
         text = b"".join([self._bytes[token_id] for token_id in ids]).decode(errors="replace")
-        if not self.has_marked_words:
+        if not self.has_marked_words:  # no space was added to the text; letters and marks may have been decomposed
             return normalizers.NFC().normalize_str(text) if self.decomposes else text
-        return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")
+        return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")  # which was added
 
     def decode_certain(self, ids: Iterable[int]) -> str:
         """Return the beginning of `decode` that no further tokens can change.
@@ -384,15 +386,17 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, origin: str = "the tokenizer") -> Tokenizer:
-        """Read a document of `to_json`; `origin` names it in error messages."""
+        """Read the JSON document that `to_json` wrote; `origin` names it in error messages."""
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise UserError(f"{origin} is damaged, it is not JSON ({error}): use another copy") from None
+            raise UserError(
+                f"{origin} is damaged, it is not JSON ({error}): use another copy of the tokenizer file"
+            ) from None
         try:
             fields = document["model"].pop("dragoman")  # what `to_json` adds to the library's document
             version, marker = fields["version"], str(fields["marker"])
-            kind = legacy.RENAMED["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))
+            kind = legacy.RENAMED["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))  # its present name
             tags, features, separator = read_prefix_fields(fields)
         except (KeyError, TypeError, AttributeError):
             raise UserError(
@@ -412,19 +416,23 @@ class Tokenizer:
         try:
             library = tokenizers.Tokenizer.from_str(json.dumps(document))
         except Exception as error:  # the library raises nothing more precise
-            raise UserError(f"{origin} is damaged ({error}): use another copy") from None
+            raise UserError(f"{origin} is damaged ({error}): use another copy of the tokenizer file") from None
         byte_tokens = tokenizer_type(kind).byte_tokens
         first_tokens = SPECIAL_TOKENS + byte_tokens
         if any(library.id_to_token(token_id) != token for token_id, token in enumerate(first_tokens)):
             raise UserError(
                 f"{origin} is damaged: its vocabulary does not begin with the special tokens"
-                f"{' and bytes' if byte_tokens else ''}; use another copy"
+                f"{' and bytes' if byte_tokens else ''}; use another copy of the tokenizer file"
             )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
-            raise UserError(f"{origin} is damaged: its token ids are not consecutive; use another copy")
+            raise UserError(
+                f"{origin} is damaged: its token ids are not consecutive; use another copy of the tokenizer file"
+            )
         expected = [*map(tag_token, tags), *map(feature_token, (*features, UNKNOWN_FEATURE) if features else ())]
         if any(library.token_to_id(token) is None for token in expected):
-            raise UserError(f"{origin} is damaged: a corpus tag or a feature has no token; use another copy")
+            raise UserError(
+                f"{origin} is damaged: a corpus tag or a feature has no token; use another copy of the tokenizer file"
+            )
         return cls(library, kind, marker, tags, features, separator)
 
     def save(self, path: str | Path) -> None:
@@ -437,9 +445,13 @@ class Tokenizer:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise UserError(f"the tokenizer {path} cannot be read ({error.strerror}): check it") from None
+            raise UserError(
+                f"the tokenizer {path} cannot be read ({error.strerror}): check its path and permissions"
+            ) from None
         except UnicodeDecodeError:
-            raise UserError(f"the tokenizer {path} is damaged, because it is not UTF-8: use another copy") from None
+            raise UserError(
+                f"the tokenizer {path} is damaged, because it is not UTF-8: use another copy of the tokenizer file"
+            ) from None
         return cls.from_json(text, str(path))
 
 
@@ -475,7 +487,9 @@ def learn_tokenizer(
     words = {} if kind == "byte" else _count_words(texts, kind, marker)
     if not words and kind != "byte":
         raise UserError(f"there is no text to learn a tokenizer of type {kind!r} from: check the training files")
-    limits = tokenizer_learning.VocabularyLimits(size, min_count, coverage, compression_ratio, log)
+    limits = tokenizer_learning.VocabularyLimits(
+        size, min_count=min_count, coverage=coverage, compression_ratio=compression_ratio, log=log
+    )
     model = tokenizer_type(kind).learn(words, limits)
     return Tokenizer(library_tokenizer(model, kind, marker), kind, marker)
 
@@ -524,7 +538,7 @@ def _word_hash(word: str) -> int:
 
 
 def unknown_word_token(number: int) -> str:
-    """Return a token of unknown words; no text gives this token, since no token contains both letters and brackets."""
+    """Return the nth token of unknown words; no text gives it, since no token contains both letters and brackets."""
     return f"<unk:{number}>"
 
 

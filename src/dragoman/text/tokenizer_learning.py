@@ -28,21 +28,14 @@ _MAX_ENDS, _COUNT_PER_END = 30, 5
 
 @dataclass(frozen=True)
 class VocabularyLimits:
-    """Limits of a vocabulary.
+    """Limits of a vocabulary."""
 
-    Attributes:
-        size: number of tokens, special tokens and bytes included.
-        min_count: minimum count of a token.
-        coverage: share of the characters that get a token.
-        compression_ratio: characters (`bpe`) or bytes (`byte-bpe`) of the text per token at which BPE stops, if given.
-        log: reports which limit ended BPE, if there is a compression ratio.
-    """
-
-    size: int
-    min_count: int
-    coverage: float
+    size: int  # number of tokens, special tokens and bytes included
+    min_count: int  # minimum count of a token
+    coverage: float  # share of the characters that get a token
+    #: characters (`bpe`) or bytes (`byte-bpe`) of the text per token at which BPE stops, if given
     compression_ratio: float | None = None
-    log: Callable[[str], None] = lambda message: None
+    log: Callable[[str], None] = lambda message: None  # reports which limit ended BPE, if there is a compression ratio
 
 
 def learn_bytes(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
@@ -101,11 +94,8 @@ def _learn_merges(
         # A pair seen once generalizes to nothing. Two merges can give the same token, so tokens are counted.
         if count < max(2, limits.min_count):
             break
-        if len(tokens) == max_tokens:
-            end = "the vocabulary size is reached"
-            break
-        if ratio >= max_ratio:
-            end = "the compression ratio is reached"
+        if len(tokens) == max_tokens or ratio >= max_ratio:
+            end = f"the {'vocabulary size' if len(tokens) == max_tokens else 'compression ratio'} is reached"
             break
         merges.append(pair)
         tokens.add("".join(pair))
@@ -196,7 +186,10 @@ def _split_at_rare_characters(alphabet: Iterable[str], words: Mapping[str, int])
 
 
 def _max_learned_tokens(limits: VocabularyLimits, alphabet: Iterable[str] = ()) -> int:
-    """Return how many tokens can be learned, characters included: the size without special tokens and bytes."""
+    """Return how many tokens can be learned, characters included: the size without special tokens and bytes.
+
+    A size that has no room for the `alphabet` is a UserError.
+    """
     given_tokens, letters = len(SPECIAL_TOKENS) + len(BYTE_TOKENS), len(list(alphabet))
     if limits.size < given_tokens + letters:
         raise UserError(
@@ -214,5 +207,5 @@ def _bpe_model(tokens: Iterable[str], merges: Iterable[tuple[str, str]] = ()) ->
 
 
 def _enumerate(tokens: Iterable[str]) -> dict[str, int]:
-    """Give the tokens ids from 0."""
+    """Return the id of each token: 0, 1, …."""
     return {token: token_id for token_id, token in enumerate(tokens)}

@@ -41,45 +41,32 @@ def _marked_words(marker: str) -> pre_tokenizers.PreTokenizer:
 
 @dataclass(frozen=True)
 class TokenizerType:
-    """A type of tokenizer: how its vocabulary is learned, and how text is split and joined.
+    """A type of tokenizer: how its vocabulary is learned, and how text is split and joined."""
 
-    Attributes:
-        learn: from words with their counts and limits of the vocabulary to a model of the `tokenizers` library.
-        byte_tokens: the tokens of the 256 bytes, which follow the special tokens; empty for word-level types.
-        has_marked_words: whether words have the space before or after them; otherwise a space is a token of its own.
-        has_merges: whether it is a kind of BPE.
-        has_unknown_words: whether words outside the vocabulary cannot be spelled by other tokens.
-        has_limited_vocabulary: whether a large text has more tokens than are useful; otherwise all are learned.
-        spells: whether tokens are characters, or letters and marks.
-        decomposes: whether characters are split into letters and marks (Unicode NFD), which `decode` composes (NFC).
-        tokens_show_boundaries: whether a token shows by itself if it begins or ends a word.
-        markers: the sides of a word that may have its space.
-        pre_tokenizer: splits a text into words, by marker.
-        word_spans: where each word begins and ends in a text.
-        split_chunks: splits a text at spaces into chunks that can be segmented one by one, since no token crosses them.
-        token_bytes: the bytes of a token.
-        readable: a token as text.
-        byte_decoder: joins tokens of bytes to text, for other programs that read the file.
-        space: a space as the model reads it.
-    """
-
+    #: from words with their counts and limits of the vocabulary to a model of the `tokenizers` library
     learn: Callable[[Mapping[str, int], tokenizer_learning.VocabularyLimits], models.Model]
+    #: the tokens of the 256 bytes, which follow the special tokens; empty for word-level types
     byte_tokens: tuple[str, ...] = BYTE_TOKENS
+    #: whether words have the space before or after them; otherwise a space is a token of its own
     has_marked_words: bool = True
-    has_merges: bool = False
-    has_unknown_words: bool = False
+    has_merges: bool = False  # whether it is a kind of BPE
+    has_unknown_words: bool = False  # whether words outside the vocabulary cannot be spelled by other tokens
+    #: whether a large text has more tokens than are useful; otherwise all are learned
     has_limited_vocabulary: bool = True
-    spells: bool = False
+    spells: bool = False  # whether tokens are characters, or letters and marks
+    #: whether characters are split into letters and marks (Unicode NFD), which `decode` composes (NFC)
     decomposes: bool = False
-    tokens_show_boundaries: bool = True
-    markers: tuple[str, ...] = tuple(WORD_MARKERS)
-    pre_tokenizer: Callable[[str], pre_tokenizers.PreTokenizer] = _marked_words
-    word_spans: Callable[[str], list[tuple[int, int]]] = word_spans
+    tokens_show_boundaries: bool = True  # whether a token shows by itself if it begins or ends a word
+    markers: tuple[str, ...] = tuple(WORD_MARKERS)  # the sides of a word that may have its space
+    pre_tokenizer: Callable[[str], pre_tokenizers.PreTokenizer] = _marked_words  # splits a text into words, by marker
+    word_spans: Callable[[str], list[tuple[int, int]]] = word_spans  # where each word begins and ends in a text
+    #: splits a text at spaces into chunks that can be segmented one by one, since no token crosses them
     split_chunks: Callable[[str], list[str]] = _split_at_spaces
-    token_bytes: Callable[[str], bytes] = str.encode
-    readable: Callable[[str], str] = str
+    token_bytes: Callable[[str], bytes] = str.encode  # the bytes of a token
+    readable: Callable[[str], str] = str  # a token as text
+    #: joins tokens of bytes to text, for other programs that read the file
     byte_decoder: Callable[[], decoders.Decoder] = decoders.ByteFallback
-    space: str = " "
+    space: str = " "  # a space as the model reads it
 
 
 TOKENIZER_TYPES = {
@@ -122,7 +109,7 @@ TOKENIZER_TYPES = {
 
 
 def tokenizer_type(kind: str) -> TokenizerType:
-    """Return the type of a tokenizer by its name, such as "bpe", or "label" for tags."""
+    """Return the type of a tokenizer by its name, such as "bpe"; "label" (of tags) splits text as "symbol" does."""
     return TOKENIZER_TYPES["symbol" if kind == LABEL_TYPE else kind]
 
 

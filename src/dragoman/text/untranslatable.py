@@ -84,14 +84,14 @@ class CopyEvidence(NamedTuple):
 
 
 def _count_kept(pattern: re.Pattern[str], source: str, target: str) -> tuple[int, int]:
-    """Count the matches of a pattern in source and target, and those that the other side contains as well."""
-    matches = [(match, target) for match in pattern.findall(source)]
+    """Count the matches of a pattern in source and target, and those that the other one of them contains as well."""
+    matches = [(match, target) for match in pattern.findall(source)]  # each with the other text
     matches += [(match, source) for match in pattern.findall(target)]
     return len(matches), sum(match in other_side for match, other_side in matches)
 
 
 def _count_letterless(source: str, target: str) -> tuple[int, int]:
-    """Return 1 if the source has no letters, else 0, and 1 if the target is then its copy."""
+    """Return (1 if the source has no letters, else 0; 1 if, in addition, the target is its copy, else 0)."""
     if _LETTER.search(source) or not source.strip():
         return 0, 0
     return 1, int(source.strip() == target.strip())

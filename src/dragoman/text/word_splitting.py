@@ -84,7 +84,10 @@ def word_at_characters(text: str) -> list[int]:
 
 
 def _continues_word(text: str, begin: int, position: int) -> bool:
-    r"""Whether the word from `begin` continues at `position`: Python's \w does not include combining marks."""
+    r"""Whether the word from `begin` continues at `position`, where a regular expression with \w has ended it.
+
+    It does at a combining mark, which \w does not match, and at a letter after one.
+    """
     if _is_mark(text[position]):
         return True
     return _is_mark(text[position - 1]) and _is_letter(text[begin]) and _is_letter(text[position])

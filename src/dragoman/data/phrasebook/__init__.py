@@ -7,12 +7,12 @@ sentence says.
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.data.phrasebook.grammar import AlignedPair
 from dragoman.data.phrasebook.sentence_sampler import SentenceSampler
+from dragoman.data.task_grammars import split_of
 from dragoman.errors import UserError
 from dragoman.storage import atomic_folder
 from dragoman.text.word_splitting import split_words
@@ -23,7 +23,7 @@ MAX_WORDS = 25  # of an English sentence
 
 
 def sentences(seed: int = 0) -> Iterator[AlignedPair]:
-    """Generate sentence pairs without end, the same ones for the same seed; short sentences repeat."""
+    """Generate English–German sentence pairs without end, the same ones for the same seed; short sentences repeat."""
     sampler = SentenceSampler(seed)
     while True:
         pair = sampler.sentence().pair()
@@ -32,10 +32,10 @@ def sentences(seed: int = 0) -> Iterator[AlignedPair]:
 
 
 def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict[str, list[AlignedPair]]:
-    """Generate distinct pairs for training, validation and test.
+    """Generate distinct sentence pairs for training, validation and test, as many as the arguments say.
 
-    A checksum of the English sentence decides its split, so that no held-out sentence is ever in training, for all
-    sizes and seeds. Held-out sentences use only words that occur in training.
+    A checksum of the English sentence decides its split, so that no validation or test sentence is ever in training,
+    for all sizes and seeds. Validation and test sentences use only words that occur in training.
     """
     sizes = {"train": train, "valid": valid, "test": test}
     for name, size in sizes.items():
@@ -46,7 +46,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     stream = itertools.islice(sentences(seed), max_tries)
 
     for pair in stream:
-        name = _split_of(pair)
+        name = split_of(pair.source)
         if len(pairs["train"]) < train or name != "train":
             pairs[name].setdefault(pair.source, pair)
         if len(pairs["train"]) == train:
@@ -59,7 +59,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     for pair in stream:
         if all(len(pairs[name]) >= sizes[name] for name in ("valid", "test")):
             break
-        name = _split_of(pair)
+        name = split_of(pair.source)
         if name != "train" and known_words.issuperset(_vocabulary(pair)):
             pairs[name].setdefault(pair.source, pair)
 
@@ -72,13 +72,8 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     return {name: list(pairs[name].values())[:size] for name, size in sizes.items()}
 
 
-def _split_of(pair: AlignedPair) -> str:
-    """Return the split (train, valid or test) of a pair, by a hash of its source: valid and test get 1/16 each."""
-    return {0: "valid", 1: "test"}.get(zlib.crc32(pair.source.encode()) % 16, "train")
-
-
 def _vocabulary(pair: AlignedPair) -> set[str]:
-    """Return the words of both sides, prefixed with their language."""
+    """Return the words of the English source and the German target, prefixed with "en" and "de"."""
     return {f"en {word}" for word in split_words(pair.source)} | {f"de {word}" for word in split_words(pair.target)}
 
 

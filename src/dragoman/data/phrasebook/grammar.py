@@ -272,7 +272,7 @@ class Clause:
         return Bitext(english, german)
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
-        """Return the verb forms in both languages: first the English ones, then the German ones with their origins.
+        """Return the verb forms in both languages; the German ones have the English words that they translate.
 
         Args:
             inverted: the English auxiliary comes before the subject.
@@ -354,7 +354,7 @@ class Sentence:
 
 
 def _realize(phrase: Adverb | Prepositional | Subordinate | None) -> Bitext:
-    """Return the words of a phrase; none for None."""
+    """Return the words of a phrase in both languages; none for None."""
     return phrase.realize() if phrase else Bitext()
 
 
@@ -372,7 +372,7 @@ def _relative_clause(nominal: Nominal) -> Bitext:
 
 
 def _enclose(german: list[Word]) -> list[Word]:
-    """Put a phrase between commas."""
+    """Put the words of a German phrase between commas; no words stay none."""
     return [Word(","), *german, Word(",")] if german else []
 
 
@@ -398,6 +398,6 @@ def _alignment(english: list[Word], german: list[Word]) -> tuple[tuple[int, int]
 
 
 def _to_text(words: list[Word]) -> str:
-    """Join words: commas and the final mark are attached, the first letter is capitalized."""
+    """Write a sentence: commas and the final mark are attached to words, the first letter is capitalized."""
     text = " ".join([word.text for word in words]).replace(" ,", ",")
     return text[0].upper() + text[1:-2] + text[-1]  # without the space before the final mark

@@ -37,7 +37,7 @@ class Bitext:
 
     @classmethod
     def translated(cls, english: str, german: str) -> Bitext:
-        """Return phrases that are translated word by word."""
+        """Return a phrase that is translated word by word: the nth German word translates the nth English one."""
         words = [Word(text) for text in english.split()]
         return cls(words, [Word(text, word) for text, word in zip(german.split(), words, strict=True)])
 
@@ -125,7 +125,7 @@ class Modal:
 
 
 def _read(name: str) -> str:
-    """Return the text of a file of the lexicon."""
+    """Return the text of a file of the lexicon, such as nouns.csv."""
     return (files("dragoman.data.phrasebook") / name).read_text(encoding="utf-8")
 
 
@@ -141,7 +141,10 @@ def _noun(row: dict[str, Any]) -> Noun:
 
 
 def _verbs(name: str) -> dict[str, Verb]:
-    """Read the verbs of a CSV file, by their English base form; `objects` is such as "dat person;acc thing"."""
+    """Read the verbs of a CSV file, by their English base form.
+
+    A field of several values has spaces between them; objects are a case with kinds of nouns: "dat person;acc thing".
+    """
     verbs = {}
     for row in csv.DictReader(_read(name).splitlines()):
         fields: dict[str, Any] = row | {key: tuple(row[key].split()) for key in ("finite", "subject", "adjuncts")}

@@ -37,7 +37,7 @@ class PhraseSampler:
     """Samples words and phrases reproducibly: the seed is the only source of randomness."""
 
     def __init__(self, seed: int) -> None:
-        """Start the random generator."""
+        """Start the random generator; no word is used yet."""
         self.random = Random(seed).random
         self.used_words: set[object] = set()  # nouns, names, pronouns and verbs of this sentence, to avoid repetition
 

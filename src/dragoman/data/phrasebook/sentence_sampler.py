@@ -135,7 +135,10 @@ class SentenceSampler(PhraseSampler):
         return self.clause()
 
     def question_clause(self, words: Sequence[str]) -> Clause:
-        """Sample a clause that one of these question words opens."""
+        """Sample a clause that begins with one of the question words `words`.
+
+        Verbs are chosen by the kinds of subjects, objects and adverbials that they take.
+        """
         word = self.pick(words)
         if word == "who":
             verb = self.pick_unused(_VERBS_BY_SUBJECT["person"])
@@ -180,7 +183,7 @@ class SentenceSampler(PhraseSampler):
             return self.description(front=front, after=after, without=without)
         tense = tense or self.tense(verb)
         modal = self.pick(tuple(MODALS.values())) if tense == "modal" else None
-        on_object = relative and bool(verb.objects) and self.chance(0.6)
+        on_object = relative and bool(verb.objects) and self.chance(0.6)  # the relative clause
         negated = not ("negation" in without or on_object or modal is MODALS["must"]) and self.chance(0.16)
         no_time = "time" in without or on_object or "stative" in verb.adjuncts
         if negated and not (subject or relative) and self.chance(0.15):
@@ -208,7 +211,7 @@ class SentenceSampler(PhraseSampler):
             clause.objects = (*objects[:-1], last)
             return clause
         clause.negated, clause.frequency = negated, frequency
-        uses_kein = negated and any(nominal.takes_kein for nominal in objects)
+        uses_kein = negated and any(nominal.takes_kein for nominal in objects)  # "kein" negates the object only
         clause.phrases = () if no_place or uses_kein else self.phrases(verb, subject)
         adjuncts = () if uses_kein or (negated and clause.phrases) else verb.adjuncts
         clause.manner = self.manner(adjuncts, clause.phrases)

@@ -23,53 +23,35 @@ TRAIN, VALID = "train", "valid"  # the other splits of a recipe are its test set
 
 @dataclass(frozen=True)
 class Split:
-    """Files of a training, validation or test set; names may contain placeholders of the variant, such as {source}.
+    """Files of a training, validation or test set; names may contain placeholders of the variant, such as {source}."""
 
-    Attributes:
-        source: name of the file with the sources, or with both sides (TSV, JSON lines), without .gz.
-        target: name of the file with the targets, line by line.
-        group_by_source: lines with the same source are one item with several references.
-        category_column: column, from 0, with the category of each line; every category is scored on its own, too.
-    """
-
-    source: str
-    target: str = ""
-    group_by_source: bool = False
+    source: str  # name of the file with the sources, or with both sides (TSV, JSON lines), without .gz
+    target: str = ""  # name of the file with the targets, line by line
+    group_by_source: bool = False  # lines with the same source are one item with several references
+    #: column, from 0, with the category of each line; every category is scored on its own, too
     category_column: int | None = None
 
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """A file of a corpus as it is used here.
+    """A file of a corpus as it is used here."""
 
-    Attributes:
-        sha256: checksum of the contents after decompression and conversion, so that it holds for gzipped copies too.
-        url: where to download it; by default the recipe's `url` with {file} replaced.
-    """
-
+    #: checksum of the contents after decompression and conversion, so that it holds for gzipped copies too
     sha256: str = ""
-    url: str = ""
+    url: str = ""  # where to download it; by default the recipe's `url` with {file} replaced
 
 
 @dataclass(frozen=True)
 class TaskFigure:
-    """A published or measured value of a metric.
+    """A published or measured value of a metric."""
 
-    Attributes:
-        value: the value, in the unit of the metric.
-        metric: name of the metric, as in `dragoman evaluate --metrics`.
-        test: test set; empty: the first one.
-        variant: variant of the corpus, or group of variants of which it is the mean; empty: the first variant.
-        note: how it was computed, if that differs from our metric; for measured values the settings and the machine.
-        citation: paper of a published value.
-    """
-
-    value: float
-    metric: str
-    test: str = ""
-    variant: str = ""
+    value: float  # the value, in the unit of the metric
+    metric: str  # name of the metric, as in `dragoman evaluate --metrics`
+    test: str = ""  # test set; empty: the first one
+    variant: str = ""  # variant of the corpus, or group of variants of which it is the mean; empty: the first variant
+    #: how it was computed, if that differs from our metric; for measured values the settings and the machine
     note: str = ""
-    citation: str = ""
+    citation: str = ""  # paper of a published value
 
     @property
     def origin(self) -> str:
@@ -79,53 +61,32 @@ class TaskFigure:
 
 @dataclass(frozen=True)
 class TaskRecipe:
-    """One task on one corpus, from the files to the figures that a training is compared with.
+    """One task on one corpus, from the files to the figures that a training is compared with."""
 
-    Attributes:
-        name: the name in `dragoman recipe NAME`.
-        task: the task, such as "translation".
-        shows: what a run of the recipe demonstrates.
-        corpus: description of the corpus.
-        size: number of examples for training / validation / test.
-        licence: licence of the corpus.
-        metrics: names of the metrics, the most important one first.
-        splits: files of `train`, `valid` (optional) and the test sets.
-        folder: name of the folder of the corpus, where --data names a folder of corpora; by default the recipe's name.
-        homepage: where the corpus is described.
-        obtain: how to get the files, for a corpus that cannot be downloaded.
-        url: address of a file, with the placeholder {file}; only https.
-        conversion: name of the conversion of downloaded files, see `corpus_files.CONVERSIONS`.
-        files: checksums of the files by name.
-        variants: values of the placeholders by the name of the variant (a language, a split); the first is the default.
-        generator: name of the generator of the corpus (`dragoman.data.generated_tasks`), for generated ones.
-        generator_settings: arguments of the generator, such as train = 20000.
-        settings: settings of the training by their dotted names.
-        baseline: trivial system that is scored too: "lead" (the first sentence of the source), or none.
-        published: figures of other systems.
-        measured: our own figures.
-    """
-
-    name: str
-    task: str
-    shows: str
-    corpus: str
-    size: str
-    licence: str
-    metrics: tuple[str, ...]
-    splits: dict[str, Split]
+    name: str  # the name in `dragoman recipe NAME`
+    task: str  # the task, such as "translation"
+    shows: str  # what a run of the recipe demonstrates
+    corpus: str  # description of the corpus
+    size: str  # number of examples for training / validation / test
+    licence: str  # licence of the corpus
+    metrics: tuple[str, ...]  # names of the metrics, the most important one first
+    splits: dict[str, Split]  # files of `train`, `valid` (optional) and the test sets
+    #: name of the folder of the corpus, where --data names a folder of corpora; by default the recipe's name
     folder: str = ""
-    homepage: str = ""
-    obtain: str = ""
-    url: str = ""
-    conversion: str = ""
-    files: dict[str, CorpusFile] = field(default_factory=dict)
+    homepage: str = ""  # where the corpus is described
+    obtain: str = ""  # how to get the files, for a corpus that cannot be downloaded
+    url: str = ""  # address of a file, with the placeholder {file}; only https
+    conversion: str = ""  # name of the conversion of downloaded files, see `corpus_files.CONVERSIONS`
+    files: dict[str, CorpusFile] = field(default_factory=dict)  # checksums of the files by name
+    #: values of the placeholders by the name of the variant (a language, a split); the first is the default
     variants: dict[str, dict[str, str]] = field(default_factory=dict)
-    generator: str = ""
+    generator: str = ""  # name of the generator of the corpus (`dragoman.data.generated_tasks`), for generated ones
+    #: arguments of the generator, such as train = 20000
     generator_settings: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    baseline: str = ""
-    published: tuple[TaskFigure, ...] = ()
-    measured: tuple[TaskFigure, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)  # settings of the training by their dotted names
+    baseline: str = ""  # trivial system that is scored too: "lead" (the first sentence of the source), or none
+    published: tuple[TaskFigure, ...] = ()  # figures of other systems
+    measured: tuple[TaskFigure, ...] = ()  # our own figures
 
     @property
     def test_sets(self) -> list[str]:
@@ -139,7 +100,7 @@ class TaskRecipe:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Variants that share the value of a placeholder, such as setting = "medium", by that value."""
+        """Names of variants of the corpus that share the value of a placeholder, by that value, such as "medium"."""
         by_value: dict[str, list[str]] = {}
         for variant, values in self.variants.items():
             for value in values.values():
@@ -181,7 +142,7 @@ class TaskRecipe:
         return [figure for figure in (*self.published, *self.measured) if figure.metric == metric]
 
     def figure_order(self, variant_and_test: tuple[str, str]) -> tuple[int, int]:
-        """Return a sort key that puts figures of variants (or groups) and test sets in the order of the recipe."""
+        """Return a key that sorts (variant or group, test set) as in the recipe; "" is the first of each."""
         variant, test = variant_and_test
         names = [*self.variants, *self.groups]
         return names.index(variant) if variant else 0, self.test_sets.index(test) if test else 0
@@ -235,7 +196,10 @@ def read_recipe(path: Path) -> TaskRecipe:
 
 
 def _build(dataclass_type: Any, values: Any, where: str) -> Any:
-    """Construct a dataclass from the values of a TOML table; `where` names the table in error messages."""
+    """Construct a dataclass from the values of a TOML table; `where` names the table in error messages.
+
+    A wrong name, a missing entry or a wrong type is a UserError.
+    """
     if not isinstance(values, dict):
         raise UserError(f"{where} must be a table of names and values, got {values!r}: correct the recipe")
     hints, declared = typing.get_type_hints(dataclass_type), dataclasses.fields(dataclass_type)
@@ -245,7 +209,7 @@ def _build(dataclass_type: Any, values: Any, where: str) -> Any:
     for entry in declared:
         optional = entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
         if entry.name not in values and not optional:
-            raise UserError(f"{where} has no entry {entry.name!r}: add it")
+            raise UserError(f"{where} has no entry {entry.name!r}, which a recipe needs: add it")
     return dataclass_type(**{name: _convert(value, hints[name], f"{where}: {name}") for name, value in values.items()})
 
 

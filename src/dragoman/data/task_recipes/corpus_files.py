@@ -70,10 +70,13 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def _existing(folder: Path, name: str) -> Path:
-    """Return the path of a file that was found, generated or downloaded."""
+    """Return the path of a file, plain or .gz, that must be in the folder; a UserError if it is not."""
     path = find_file(folder, name)
     if path is None:
-        raise UserError(f"{folder} lacks {name}: remove the folder to have it made again, or name another with --data")
+        raise UserError(
+            f"{folder} lacks the file {name} of the corpus: remove the folder to have it made again, or name another "
+            "one with --data"
+        )
     return path
 
 
@@ -125,7 +128,7 @@ def _check_scheme(url: str) -> None:
 
 
 def _fetch(url: str) -> bytes:
-    """Return what a server answers, at most MAX_DOWNLOAD_BYTES; raise a UserError for every failure."""
+    """Return the content at a URL, at most MAX_DOWNLOAD_BYTES; raise a UserError for every failure."""
     _check_scheme(url)
     opener = urllib.request.build_opener(_CheckedRedirects)
     try:

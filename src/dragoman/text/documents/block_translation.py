@@ -43,18 +43,19 @@ class SplitBlock:
         literals = []
         for start, sentence in zip(_starts(split.gaps, split.sentences), split.sentences):
             end = start + len(sentence)
-            verbatim = [(max(t.start, start) - start, min(t.end, end) - start) for t in tags if t.start < end]
-            spans = [(first, last) for first, last in verbatim if first < last]
-            literals.append(tuple(find_literals(sentence, preserve, spans)))
+            # where the verbatim tags are in the sentence
+            spans = [(max(tag.start, start) - start, min(tag.end, end) - start) for tag in tags]
+            verbatim = [(first, last) for first, last in spans if first < last]
+            literals.append(tuple(find_literals(sentence, preserve, verbatim)))
         return cls(block, split, tuple(literals))
 
     @property
     def sentences(self) -> list[str]:
-        """The sentences to translate."""
+        """The sentences to translate: all but those that consist of literals only, and are copied."""
         return [sentence for n, sentence in enumerate(self.split.sentences) if not self._is_copied(n)]
 
     def _is_copied(self, number: int) -> bool:
-        """Whether a sentence consists of literals only."""
+        """Whether the sentence with this index consists of literals (texts that stay the same) only."""
         return is_only_literals(self.split.sentences[number], self.literals[number])
 
     def needs_alignment(self, targets: Sequence[str]) -> list[bool]:
@@ -71,11 +72,11 @@ class SplitBlock:
         ]
 
     def join(self, targets: Sequence[str], alignments: Sequence[Alignment | None], language: str) -> MarkedText:
-        """Return the translated block.
+        """Return the translated block, with its tags and literals (texts that must stay the same).
 
         Args:
             targets: the translations of `sentences`
-            alignments: their alignments, None where none is needed
+            alignments: their word alignments, None where none is needed
             language: of the translations, '' if it is unknown
         """
         translated, aligned = iter(zip(targets, alignments)), []
@@ -90,7 +91,10 @@ class SplitBlock:
         texts = [sentence.target for sentence in aligned]
         gaps = self.split.gaps_for_language(language) if language else self.split.gaps_between(texts)
         starts = zip(_starts(self.split.gaps, self.split.sentences), _starts(gaps, texts))
-        placed = [PlacedSentence(sentence, *positions) for sentence, positions in zip(aligned, starts)]
+        placed = [
+            PlacedSentence(sentence, source_start=source_start, target_start=target_start)
+            for sentence, (source_start, target_start) in zip(aligned, starts)
+        ]
         target = gaps[0] + "".join(text + gap for text, gap in zip(texts, gaps[1:], strict=True))
         return project_tags(self.block, target, placed)
 

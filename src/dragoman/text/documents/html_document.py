@@ -8,53 +8,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from dragoman.text.documents.marked_text import MarkedText, MarkedTextBuilder
 
 #: elements inside a sentence
 INLINE = frozenset(
     {
-        "a",
-        "abbr",
-        "acronym",
-        "b",
-        "bdi",
-        "bdo",
-        "big",
-        "br",
-        "cite",
-        "code",
-        "data",
-        "del",
-        "dfn",
-        "em",
-        "font",
-        "i",
-        "img",
-        "ins",
-        "kbd",
-        "mark",
-        "q",
-        "rp",
-        "rt",
-        "ruby",
-        "s",
-        "samp",
-        "script",
-        "small",
-        "span",
-        "strike",
-        "strong",
-        "style",
-        "sub",
-        "sup",
-        "svg",
-        "math",
-        "time",
-        "tt",
-        "u",
-        "var",
-        "wbr",
+        *("a", "abbr", "acronym", "b", "bdi", "bdo", "big", "br", "cite", "code", "data", "del", "dfn", "em", "font"),
+        *("i", "img", "ins", "kbd", "mark", "q", "rp", "rt", "ruby", "s", "samp", "script", "small", "span", "strike"),
+        *("strong", "style", "sub", "sup", "svg", "math", "time", "tt", "u", "var", "wbr"),
     }
 )
 VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
@@ -91,7 +54,7 @@ class Token:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the element has no content."""
+        """Whether the element has no content: br, img and others (VOID), and those that end with />."""
         return self.name in VOID or (bool(self.name) and self.attributes.rstrip().endswith("/"))
 
     @property
@@ -102,28 +65,27 @@ class Token:
 
     @property
     def all_attributes(self) -> list[tuple[str, str, str, str]]:
-        """Name and value of each attribute; the value is in double quotes, in single quotes, or without."""
+        """(Name, value in double quotes, value in single quotes, bare value) of each attribute; two values are ""."""
         return _ATTRIBUTE.findall(self.attributes)
 
 
 @dataclass
 class HtmlDocument:
-    """HTML, split into markup and blocks.
+    """HTML, split into markup and blocks."""
 
-    Attributes:
-        parts: verbatim markup, and blocks
-        attributes: values of attributes to translate, which markup refers to by their number
-    """
-
-    parts: list[str | MarkedText] = field(default_factory=list)
+    parts: list[str | MarkedText] = field(default_factory=list)  # verbatim markup, and blocks
+    #: values of attributes to translate, which markup refers to by their number
     attributes: list[str] = field(default_factory=list)
 
     @classmethod
     def parse(cls, source: str, translate_attributes: bool = False) -> HtmlDocument:
-        """Split HTML into markup and blocks; with `translate_attributes`, values of alt, title, … are blocks."""
+        """Split HTML into verbatim markup and blocks, which are texts with inline tags between block elements.
+
+        With `translate_attributes`, the values of alt, title, … are blocks as well.
+        """
         document, block = cls(), list[Token]()
         tokens = list(_tokens(source))
-        ends, position = _element_ends(tokens), 0
+        ends, position = _element_ends(tokens), 0  # index of the end tag of each element
         while position < len(tokens):
             token = tokens[position]
             if translate_attributes and token.name and not token.is_closing:
@@ -144,7 +106,7 @@ class HtmlDocument:
 
     @property
     def blocks(self) -> list[MarkedText]:
-        """What is to be translated: the blocks, then the attributes."""
+        """What is to be translated: the texts between block elements, then the values of attributes."""
         return [part for part in self.parts if isinstance(part, MarkedText)] + [*map(MarkedText, self.attributes)]
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> str:
@@ -152,7 +114,8 @@ class HtmlDocument:
         num_blocks = len(translated) - len(self.attributes)
         blocks = iter(translated[:num_blocks])
         values = [html.escape(value.text) for value in translated[num_blocks:]]
-        text = "".join(part if isinstance(part, str) else next(blocks).render(_escape) for part in self.parts)
+        escape = partial(html.escape, quote=False)
+        text = "".join(part if isinstance(part, str) else next(blocks).render(escape) for part in self.parts)
         if values:
             text = _SLOTS.sub(lambda slot: values[int(slot[1])] if int(slot[1]) < len(values) else slot[0], text)
         if not re.fullmatch(r"[\w-]+", language):
@@ -161,7 +124,7 @@ class HtmlDocument:
         return _with_direction(text, "".join(block.text for block in translated))
 
     def _with_slots(self, token: Token) -> Token:
-        """Return a start tag whose translatable attributes are replaced by references to them."""
+        """Return a start tag in which numbers stand for the attributes to translate, which become `attributes`."""
 
         def replace(match: re.Match[str]) -> str:
             """Return an attribute, with a reference as its value if it is translated."""
@@ -177,8 +140,8 @@ class HtmlDocument:
 
     def _add_block(self, tokens: Sequence[Token]) -> None:
         """Append the tokens between block elements as blocks; tags without a partner and double <br> separate them."""
-        matches = _match_tags(tokens)
-        depth, group = 0, list[tuple[Token, int]]()
+        matches = _match_tags(tokens)  # index of the other tag of an element
+        depth, group = 0, list[tuple[Token, int]]()  # tokens with the distance to their partner, 0 for none
         for number, token in enumerate(tokens):
             partner = matches.get(number)
             depth += 0 if partner is None else 1 if partner > number else -1
@@ -192,7 +155,11 @@ class HtmlDocument:
         self._add_group(group)
 
     def _add_group(self, group: Sequence[tuple[Token, int]]) -> None:
-        """Append tokens whose tags match, each with the distance to its partner (0: none), as a block."""
+        """Append tokens as a block to translate; without letters, as verbatim markup.
+
+        A start tag comes with the (positive) distance to its end tag in the group, an end tag with the negative one,
+        others with 0. If tags are nested too deeply, every text becomes a block of its own.
+        """
         tokens = [token for token, _ in group]
         first, last = (tokens[0], tokens[-1]) if tokens else (Token(""), Token(""))
         if not any(token.is_text and _LETTER.search(html.unescape(token.markup)) for token in tokens):
@@ -206,12 +173,13 @@ class HtmlDocument:
             for token in tokens:
                 self._add_group([(token, 0)]) if token.is_text else self.parts.append(token.markup)
             return
-        is_space_last = last.is_text and not last.markup.strip()
+        is_space_last = last.is_text and not last.markup.strip()  # which is put after the block
         for token, distance in group[: len(group) - is_space_last]:
             if token.is_text:
                 builder.add_text(html.unescape(token.markup))
             elif distance > 0:
-                builder.open(token.markup, token.name, token.name in VERBATIM or token.is_untranslated)
+                is_verbatim = token.name in VERBATIM or token.is_untranslated  # code and others, or translate="no"
+                builder.open(token.markup, name=token.name, verbatim=is_verbatim)
             elif distance < 0:
                 builder.close(token.markup)
             else:
@@ -237,13 +205,11 @@ def _with_direction(text: str, translation: str) -> str:
     return f'{text[: root.start()]}<html dir="{"rtl" if is_right_to_left else "ltr"}"{attributes}{text[root.end() :]}'
 
 
-def _escape(text: str) -> str:
-    """Escape the characters of a text that HTML reserves."""
-    return html.escape(text, quote=False)
-
-
 def _tokens(source: str) -> Iterator[Token]:
-    """Yield the texts, tags and other markup of HTML; opaque elements are one token."""
+    """Yield the texts, tags and other markup of HTML.
+
+    An element whose content is no text (OPAQUE, such as script) is one token, and so is a superscript footnote mark.
+    """
     position = 0
     while match := _MARKUP.search(source, position):
         if match.start() > position:
@@ -264,8 +230,8 @@ def _tokens(source: str) -> Iterator[Token]:
 
 
 def _match_tags(tokens: Sequence[Token]) -> dict[int, int]:
-    """Return the index of the partner of each start and end tag that has one."""
-    matches, pending = dict[int, int](), list[int]()
+    """Return the index of the end tag of each start tag, and the reverse; tags without a partner are left out."""
+    matches, pending = dict[int, int](), list[int]()  # pending: start tags
     for number, token in enumerate(tokens):
         if not token.name or token.is_empty or token.name in OPAQUE:
             continue

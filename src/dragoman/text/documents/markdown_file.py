@@ -48,7 +48,7 @@ class MarkdownFile:
         """
         text, encoding = decode_text(content)
         file = cls(encoding=encoding)
-        _Parser(file.parts, _labels(text)).parse(text)
+        _Parser(file.parts, labels=_link_labels(text)).parse(text)  # appends to the parts
         return file
 
     @property
@@ -75,7 +75,7 @@ class MarkdownFile:
         return "".join(texts).encode(self.encoding)
 
 
-def _labels(text: str) -> frozenset[str]:
+def _link_labels(text: str) -> frozenset[str]:
     """Return the labels of link definitions ([label]: address), in lower case and with single spaces."""
     lines = (line.lstrip(" \t>") for line in text.splitlines())
     return frozenset(" ".join(match["label"].split()).lower() for line in lines if (match := _DEFINITION.match(line)))
@@ -94,7 +94,7 @@ class _Parser:
     item_indent: int = 0  # columns of the text of the last list item
 
     def parse(self, text: str) -> None:
-        """Read a whole document."""
+        """Read a whole document, and append its texts and the markup between them to `parts`."""
         if front_matter := _FRONT_MATTER.match(text):
             self.parts.append(front_matter[0])
             text = text[front_matter.end() :]
@@ -112,12 +112,12 @@ class _Parser:
         if not text.strip():
             return self._verbatim(lines, number, number + 1)
         if not prefix and not self.paragraph:
-            self.item_indent = 0
+            self.item_indent = 0  # the line is in no list item
         if _FENCE.match(text):
             return self._verbatim(lines, number, _fence_end(lines, number, text))
         if (is_item or not self.paragraph) and self._is_code(prefix, is_item):
             return self._verbatim(lines, number, number + 1)
-        if _RULE.match(text) or (_DEFINITION.match(text) and not self.paragraph):
+        if _RULE.match(text) or (_DEFINITION.match(text) and not self.paragraph):  # --- or [label]: address
             return self._verbatim(lines, number, number + 1)
         if not self.paragraph and (html_start := _HTML_BLOCK.match(text)):
             return self._read_html(lines, number, html_start)
@@ -129,7 +129,7 @@ class _Parser:
         if is_item:
             self.item_indent = len(_CHECK_BOX.sub("", prefix).expandtabs(4))
         if heading is not None:
-            end = re.search(r"(?:[ \t]+#+)?[ \t]*$", text)
+            end = re.search(r"(?:[ \t]+#+)?[ \t]*$", text)  # as in “## Title ##”
             closing = end.start() if end and end.start() >= heading.end() and text.startswith("#") else len(text)
             self.parts += [prefix + heading[0], *self._inline(text[heading.end() : closing])]
             self.parts.append(text[closing:] + line[len(prefix) + len(text) :])

@@ -75,7 +75,7 @@ class MarkdownText:
 
 
 def parse_inline(text: str, references: Collection[str] = (), breaks: Sequence[str] = ()) -> MarkdownText:
-    """Parse the inline markup of a paragraph.
+    """Parse the inline markup (emphasis, links, code, …) of a paragraph of Markdown.
 
     Args:
         text: its lines, with `HARD_BREAK` for hard line breaks
@@ -108,7 +108,11 @@ def parse_inline(text: str, references: Collection[str] = (), breaks: Sequence[s
 
 
 def _pieces(text: str, references: Collection[str], breaks: Sequence[str]) -> tuple[list[_Piece], dict[str, str]]:
-    """Split a text into pieces; links are start and end tags. Returns the escapes of special characters, too."""
+    """Split a text into pieces (a link is two tags); return also how the text writes special characters.
+
+    `references` are the labels of links that the document defines, `breaks` the markup of hard line breaks, to which
+    marks in the text refer by number.
+    """
     pieces, escapes, position = list[_Piece](), dict[str, str](), 0
     brackets: list[tuple[int, int]] = []  # pieces that may begin a link, and where their text begins
     while match := _TOKEN.search(text, position):
@@ -158,12 +162,16 @@ def _pieces(text: str, references: Collection[str], breaks: Sequence[str]) -> tu
 
 
 def _verbatim(opening: str, content: str, closing: str) -> _Piece:
-    """Return text that is not translated, between two marks."""
+    """Return a piece of text that is not translated, such as code, with the marks before and after it."""
     return _Piece("verbatim", content.replace("\n", " "), opening=[opening], closing=[closing])
 
 
 def _link_end(match: re.Match[str], text: str, start: int | None, references: Collection[str]) -> str | None:
-    """Return the markup at the end of a link whose text begins at `start`; None if it is not a link."""
+    """Return the markup at the end of a link whose text begins at `start`; None if it is not a link.
+
+    `match` is the possible end in `text`: "]" with an address or the label of a reference. `references` are the labels
+    that the document defines.
+    """
     if start is None:
         return None
     if match["reference"] is None and match[0] != "]":
@@ -178,17 +186,18 @@ def _link_end(match: re.Match[str], text: str, start: int | None, references: Co
 def _delimiter(text: str, match: re.Match[str]) -> _Piece:
     """Return a run of delimiters; whether it can begin or end emphasis depends on the characters around it."""
     before, after = text[match.start() - 1 : match.start()] or " ", text[match.end() : match.end() + 1] or " "
-    is_mark = [unicodedata.category(character)[0] in "PS" for character in (before, after)]
-    left = not after.isspace() and (not is_mark[1] or before.isspace() or is_mark[0])
-    right = not before.isspace() and (not is_mark[0] or after.isspace() or is_mark[1])
+    mark_before, mark_after = (unicodedata.category(character)[0] in "PS" for character in (before, after))
+    # CommonMark: “left-flanking” and “right-flanking” runs of delimiters
+    left = not after.isspace() and (not mark_after or before.isspace() or mark_before)
+    right = not before.isspace() and (not mark_before or after.isspace() or mark_after)
     if match[0][0] == "_":  # which is a letter inside a word
-        left, right = left and (not right or is_mark[0]), right and (not left or is_mark[1])
+        left, right = left and (not right or mark_before), right and (not left or mark_after)
     return _Piece("delimiter", match[0], match[0][0], can_open=left, can_close=right)
 
 
 def _match_elements(pieces: Sequence[_Piece]) -> None:
-    """Turn HTML tags without a partner, or that cross a link, into tags without text."""
-    pending = list[_Piece]()
+    """Turn HTML tags without a partner, or that cross a link, into tags without text (kind "point"), in place."""
+    pending = list[_Piece]()  # start tags whose end tag has not been found; links begin with "["
     for piece in pieces:
         if piece.kind == "open":
             pending.append(piece)

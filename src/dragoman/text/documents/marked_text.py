@@ -11,25 +11,16 @@ NOT_NESTED = frozenset({"a", "button"})  # elements that must not contain themse
 
 @dataclass(frozen=True)
 class Tag:
-    """An inline element: it encloses the characters from `start` to `end` of a text, or stands at a point of it.
-
-    Attributes:
-        opening: markup before the characters, such as `<b>`, or the whole of an empty element
-        closing: markup after them
-        children: the tags inside, in order
-        name: of the element, such as `b`
-        verbatim: whether the characters must not be translated
-        separates: whether the tag stands for the space after it, as a line break between words does
-    """
+    """An inline element: it encloses the characters from `start` to `end` of a text, or stands at a point of it."""
 
     start: int
     end: int
-    opening: str
-    closing: str = ""
-    children: tuple[Tag, ...] = ()
-    name: str = ""
-    verbatim: bool = False
-    separates: bool = False
+    opening: str  # markup before the characters, such as `<b>`, or the whole of an empty element
+    closing: str = ""  # markup after them
+    children: tuple[Tag, ...] = ()  # the tags inside, in order
+    name: str = ""  # of the element, such as `b`
+    verbatim: bool = False  # whether the characters must not be translated
+    separates: bool = False  # whether the tag stands for the space after it, as a line break between words does
 
     @property
     def is_point(self) -> bool:
@@ -86,7 +77,10 @@ def _render(
     escape: Callable[[str], str],
     escape_verbatim: Callable[[str], str],
 ) -> str:
-    """Return the markup of a range of characters and of the tags in it."""
+    """Return the markup of a range of characters (`span`) and of the tags in it, with escaped texts.
+
+    `escape_verbatim` escapes texts that are not translated. A tag that `separates` words replaces the space after it.
+    """
     parts, (position, end) = [], span
     for tag in tags:
         inner_escape = escape_verbatim if tag.verbatim else escape
@@ -123,7 +117,7 @@ class MarkedTextBuilder:
         return self._length
 
     def add_text(self, text: str, collapse: bool = True) -> None:
-        """Append characters; white space is kept without `collapse`."""
+        """Append characters; white space is collapsed to one space if `is_collapsed`, unless `collapse` is False."""
         if text:
             self._separate(is_needed=not text[0].isspace())
         if self.is_collapsed and collapse:
@@ -139,7 +133,7 @@ class MarkedTextBuilder:
             self._ends_with_space = text[-1].isspace()
 
     def _separate(self, is_needed: bool = True) -> None:
-        """Append a space, if it is needed after a tag that separates words."""
+        """Append a space if the last tag separates words, as a line break does, and `is_needed` before what follows."""
         siblings, self._separator = self._separator, None
         if siblings is not None and is_needed:
             siblings[-1] = replace(siblings[-1], separates=True)
@@ -159,12 +153,12 @@ class MarkedTextBuilder:
             self._separator = siblings
 
     def open(self, markup: str, name: str = "", verbatim: bool = False) -> None:
-        """Begin a tag."""
+        """Begin a tag with its `markup`, such as <b>; `verbatim`: its text must not be translated."""
         self._separate()
         self._open.append((Tag(self._length, self._length, markup, name=name, verbatim=verbatim), []))
 
     def close(self, markup: str) -> None:
-        """End the tag that was begun last."""
+        """End the tag that was begun last with the `markup` of its end, such as </b>."""
         tag, children = self._open.pop()
         closed = replace(tag, end=self._length, closing=markup, children=tuple(children))
         self._open[-1][1].append(closed)
@@ -198,7 +192,7 @@ def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
 
 
 def _with_point(tags: Sequence[Tag], point: Tag) -> list[Tag]:
-    """Insert a tag without text into tags at one level, inside the one that encloses it."""
+    """Return tags at one level with a tag without text (`point`), which is put inside the one that encloses it."""
     for index, tag in enumerate(tags):
         if tag.start < point.start < tag.end:
             if tag.verbatim:

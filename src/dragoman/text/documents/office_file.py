@@ -96,7 +96,9 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
     files = archive.infolist()
     names = {info.filename for info in files}
     if kind.main_file not in names:
-        raise UserError(f"the file is not a {kind.name}: {kind.main_file} is missing in it; give it its true ending")
+        raise UserError(
+            f"the file is not a {kind.name}: {kind.main_file} is missing in it; give it the ending of its format"
+        )
     if any(info.flag_bits & 1 for info in files):  # the bit of encryption in the ZIP format
         raise UserError("the file is encrypted: save it without a password")
     if len(files) > MAX_ARCHIVE_FILES or sum(info.file_size for info in files) > MAX_ARCHIVE_BYTES:
@@ -108,12 +110,13 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
         is_bomb = info.file_size > MIN_CHECKED_BYTES and info.file_size > MAX_COMPRESSION * info.compress_size
         if is_bomb or (kind.text_files.fullmatch(info.filename) and info.file_size > MAX_XML_BYTES):
             raise UserError(
-                f"the office file is refused, because {info.filename} in it has {info.file_size:,} bytes: split it"
+                f"the office file is refused, because {info.filename} in it has {info.file_size:,} bytes when "
+                "decompressed, which is suspiciously many: split the document"
             )
 
 
 def _read_part(content: bytes, name: str, kind: OfficeKind) -> XmlBlocks:
-    """Return the blocks of an XML file in the archive."""
+    """Return the paragraphs (blocks to translate) of an XML file in an office file; `name` is for error messages."""
     root = parse_xml(content, name)
     return find_office_blocks(root, kind.prefix) if kind.prefix else find_odf_blocks(root)
 

@@ -21,34 +21,23 @@ _SLOT_NUMBER = re.compile("\0(\\d+)\0")  # zero bytes do not occur in XML
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a paragraph.
+    """A part of a paragraph."""
 
-    Attributes:
-        kind: a text with its format, the beginning (open) or end (close) of an element, markup without text (point), or
-            a tab or line break (break).
-        markup: the XML of the part; of a text: that of its format.
-        text: the text, of a part of kind text.
-        name: of the element, of a part of kind open.
-    """
-
+    #: a text with its format, the beginning (open) or end (close) of an element, markup without text (point), or a tab
+    #: or line break (break)
     kind: Literal["text", "open", "close", "point", "break"]
-    markup: str
-    text: str = ""
-    name: str = ""
+    markup: str  # the XML of the part; of a text: that of its format
+    text: str = ""  # the text, of a part of kind text
+    name: str = ""  # of the element, of a part of kind open
 
 
 @dataclass
 class XmlBlocks:
-    """The blocks of an XML file. In its markup, a number between zero bytes stands for a block.
+    """The blocks of an XML file. In its markup, a number between zero bytes stands for a block."""
 
-    Attributes:
-        markup: the file
-        blocks: what is translated
-        renderers: for each block, the function that returns its XML
-    """
-
-    markup: str = ""
-    blocks: list[MarkedText] = field(default_factory=list)
+    markup: str = ""  # the file
+    blocks: list[MarkedText] = field(default_factory=list)  # what is translated
+    #: for each block, the function that returns its XML
     renderers: list[Callable[[MarkedText], str]] = field(default_factory=list)
 
     def add(self, block: MarkedText, render: Callable[[MarkedText], str]) -> str:
@@ -83,13 +72,13 @@ def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
             """Return a translated block as runs (pieces of text of one format); `base` is the format without a tag."""
             return _render_runs(block.text, 0, len(block.text), block.tags, run_format=base, prefix=prefix)
 
-        _replace_content(paragraph, blocks, items, base, render, is_collapsed=False)
+        _replace_content(paragraph, blocks, items, base=base, render=render, is_collapsed=False)
     blocks.markup = root.to_xml()
     return blocks
 
 
 def _run_items(parent: Element, prefix: str) -> Iterator[Item]:
-    """Yield the content of a paragraph, or of an element in it."""
+    """Yield the content of a paragraph, or of an element in it; `prefix` is w: in Word, a: in PowerPoint."""
     properties = {f"{prefix}{name}" for name in ("pPr", "endParaRPr")}  # formats of the paragraph
     opaque = {f"{prefix}{name}" for name in ("del", "moveFrom", "fld")}  # deleted or moved text, and fields
     for child in parent.children:
@@ -110,7 +99,10 @@ def _run_items(parent: Element, prefix: str) -> Iterator[Item]:
 
 
 def _items_of_run(run: Element, prefix: str) -> Iterator[Item]:
-    """Yield the texts of a run with its format, and its other content as runs of their own."""
+    """Yield the texts of a run (the element w:r, text of one format), and its other content as runs of their own.
+
+    `prefix` is that of the XML elements: w: in Word, a: in PowerPoint.
+    """
     run_format = next((child.to_xml() for child in run.elements if child.name == f"{prefix}rPr"), "")
     for child in run.elements:
         if child.name == f"{prefix}t":
@@ -123,13 +115,14 @@ def _items_of_run(run: Element, prefix: str) -> Iterator[Item]:
 
 
 def _fields(items: Sequence[Item], prefix: str) -> Iterator[Item]:
-    """Yield items with each field (such as a link or a page number) as an element around its result.
+    """Yield the parts of a paragraph, with each field (a link, a page number, …) as an element around its result.
 
-    A field that contains another one, or does not end in the paragraph, is markup.
+    A field that contains another one, or does not end in the paragraph, is markup. `prefix` is that of the XML
+    elements, such as w:.
     """
     position = 0
     while position < len(items):
-        marks = [_field_mark(item, prefix) for item in items[position:]]
+        marks = [_field_mark(item, prefix) for item in items[position:]]  # begin, separate, end, or ''
         if marks[0] != "begin" or "end" not in marks:
             yield items[position]
             position += 1
@@ -164,8 +157,8 @@ def _field_mark(item: Item, prefix: str) -> str:
 
 
 def _merged(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield items with neighbouring texts of the same format joined."""
-    pending: Item | None = None
+    """Yield the parts of a paragraph; neighbouring texts of the same format are joined."""
+    pending: Item | None = None  # the text before, which the next one may continue
     for item in items:
         if pending is not None and item.kind == "text" and item.markup == pending.markup:
             pending = Item("text", item.markup, pending.text + item.text)
@@ -220,7 +213,7 @@ def find_odf_blocks(root: Element) -> XmlBlocks:
 
 
 def _odf_items(parent: Element) -> Iterator[Item]:
-    """Yield the content of a paragraph, or of an element in it."""
+    """Yield the content of a paragraph of OpenDocument, or of an element in it."""
     for child in parent.children:
         if isinstance(child, XmlText):
             yield Item("text", "", child.text)
@@ -240,7 +233,7 @@ def _odf_items(parent: Element) -> Iterator[Item]:
 
 
 def _paragraphs(root: Element, names: set[str]) -> list[Element]:
-    """Return all paragraphs, those inside others (such as text boxes) first."""
+    """Return all elements with these names of paragraphs; those inside others (such as text boxes) come first."""
     return [element for element in root.walk() if element.name in names][::-1]
 
 
@@ -281,7 +274,7 @@ def _replace_content(
 
 
 def _has_letters(items: Sequence[Item]) -> bool:
-    """Whether some text has letters."""
+    """Whether one of the texts among the parts of a paragraph has letters."""
     return any(item.kind == "text" and any(map(str.isalpha, item.text)) for item in items)
 
 

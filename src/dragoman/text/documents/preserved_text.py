@@ -55,9 +55,12 @@ def _digits(number: str) -> str:
 
 
 def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) -> list[Literal]:
-    """Return what a translation of the text must contain, in order; `verbatim` parts are not translated."""
+    """Return what a translation of the text must contain unchanged (literals), in order.
+
+    These are the parts `verbatim`, from and to a character, and what `preserve` names, such as numbers.
+    """
     literals = [Literal(start, end, text[start:end]) for start, end in verbatim if text[start:end].strip()]
-    patterns = [PLACEHOLDER, ADDRESS] if preserve is not Preserve.NONE else []
+    patterns = [PLACEHOLDER, ADDRESS] if preserve is not Preserve.NONE else []  # {name}, %s, …; URLs, e-mail addresses
     patterns += [_NUMBER] if preserve is Preserve.NUMBERS else []
     for pattern in patterns:
         for match in pattern.finditer(text):
@@ -73,7 +76,7 @@ def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) 
 
 
 def is_only_literals(text: str, literals: Sequence[Literal]) -> bool:
-    """Whether a text has no letters beside its literals, so that there is nothing to translate."""
+    """Whether a text has no letters beside its literals (parts that stay the same): nothing is to be translated."""
     position, rest = 0, []
     for literal in literals:
         rest.append(text[position : literal.start])
@@ -82,7 +85,7 @@ def is_only_literals(text: str, literals: Sequence[Literal]) -> bool:
 
 
 def place_literals(literals: Sequence[Literal], target: str) -> list[Span | None]:
-    """Return where a translation has each literal, None if it lacks it; a place belongs to one literal only.
+    """Return where a translation (`target`) has each literal, None if it lacks it; a place belongs to one literal only.
 
     Longer ones come first, since a short one may be a part of them.
     """
@@ -137,10 +140,14 @@ def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Lit
     """
     words, target = sentence.target_words, sentence.target
     sources = {n for n, (start, end) in enumerate(sentence.source_words) if start < literal.end and end > literal.start}
-    others = {place for place in place_literals([one for one in literals if one is not literal], target) if place}
-    taken = {n for n, (start, end) in enumerate(words) if any(start < e and end > s for s, e in others)}
-    taken |= {t for s, t in sentence.links if s not in sources}
-    aligned = sorted({t for s, t in sentence.links if s in sources} - taken)
+    other_literals = [other for other in literals if other is not literal]
+    other_places = [place for place in place_literals(other_literals, target) if place]
+    # target words that translate something else
+    taken = {
+        n for n, (start, end) in enumerate(words) if any(start < last and end > first for first, last in other_places)
+    }
+    taken |= {target_word for source_word, target_word in sentence.links if source_word not in sources}
+    aligned = sorted({target_word for source_word, target_word in sentence.links if source_word in sources} - taken)
     if aligned:
         first = aligned[0]
         last = next((n for n in range(first, len(words)) if n not in aligned), len(words))  # consecutive words

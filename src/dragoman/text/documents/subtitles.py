@@ -39,24 +39,20 @@ class Cue:
 
 @dataclass(frozen=True)
 class SubtitleFile:
-    """A file of subtitles.
+    """A file of subtitles."""
 
-    Attributes:
-        lines: all lines, with their line breaks
-        groups: subtitles that form a sentence or several
-        blocks: the text of each group; a point named `CUT` is between two subtitles
-        is_webvtt: whether the characters &, < and > are escaped, as in HTML
-    """
-
-    lines: list[str]
-    groups: list[list[Cue]]
-    blocks: list[MarkedText]
+    lines: list[str]  # all lines, with their line breaks
+    groups: list[list[Cue]]  # subtitles that form a sentence or several
+    blocks: list[MarkedText]  # the text of each group; a point named `CUT` is between two subtitles
     encoding: str
-    is_webvtt: bool
+    is_webvtt: bool  # whether the characters &, < and > are escaped, as in HTML
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> SubtitleFile:
-        """Read a file; a UserError if it has no time stamps. Subtitles have no attributes to translate."""
+        """Read a file of subtitles; a UserError if it has no time stamps.
+
+        Subtitles have no attributes to translate: `translate_attributes`, which all formats take, is ignored.
+        """
         text, encoding = decode_text(content)
         lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text)
         is_webvtt = text.lstrip("\ufeff").startswith("WEBVTT")
@@ -84,7 +80,7 @@ class SubtitleFile:
 
 
 def _cues(lines: Sequence[str], is_webvtt: bool) -> Iterator[Cue]:
-    """Yield the subtitles of a file that have text; a spoken line (“- Hello.”) is one of its own.
+    """Yield the subtitles (cues) with text of a file; if a line begins with a dash (“- Hello.”), each line is one.
 
     Text after an empty line belongs to the last time stamp as well; in WebVTT it is a comment, a style or a name.
     """
@@ -103,7 +99,7 @@ def _cues(lines: Sequence[str], is_webvtt: bool) -> Iterator[Cue]:
         if start < 0:
             continue
         if any(_DIALOGUE.match(text) for text in texts):
-            yield from (Cue((text,), start, end, first + n) for n, text in enumerate(texts))
+            yield from (Cue((text,), start, end, line=first + n) for n, text in enumerate(texts))
         elif texts:
             yield Cue(tuple(texts), start, end, first)
         if is_webvtt:
@@ -117,7 +113,7 @@ def _seconds(time: str) -> float:
 
 
 def _groups(cues: Sequence[Cue]) -> Iterator[list[Cue]]:
-    """Yield subtitles together until a sentence ends, a pause follows, or another person speaks."""
+    """Yield groups of subtitles (cues): one ends where a sentence ends, a pause follows, or another person speaks."""
     group: list[Cue] = []
     for cue, following in pairwise([*cues, None]):
         assert cue is not None
@@ -151,8 +147,8 @@ def _add_cue(builder: MarkedTextBuilder, text: str, unescape: Callable[[str], st
     if dash := re.match(r"\s*[-–—]\s*(?=\S)", text):  # who speaks is no part of the sentence
         builder.add_point(dash[0].lstrip())
         text = text[dash.end() :]
-    tags, pending = list(_TAG.finditer(text)), list[int]()
-    partners: dict[int, int] = {}
+    tags, pending = list(_TAG.finditer(text)), list[int]()  # pending: indices of start tags without an end tag so far
+    partners: dict[int, int] = {}  # index of the end tag of each start tag, and the reverse
     for number, tag in enumerate(tags):
         if tag["name"] and not tag["closing"]:
             pending.append(number)

@@ -46,7 +46,7 @@ class AlignedSentence:
 
     @cached_property
     def links(self) -> list[tuple[int, int]]:
-        """The alignment; without one, words at the same relative position are aligned."""
+        """The alignment, as (source word, target word); by default, words at the same relative position are aligned."""
         num_source, num_target = len(self.source_words), len(self.target_words)
         if not num_source or not num_target:
             return []
@@ -98,6 +98,11 @@ def project_tags(source: MarkedText, target: str, sentences: Sequence[PlacedSent
     return MarkedText(target, resolve_overlaps([projection.project(tag) for tag in source.tags]))
 
 
+def _shifted(spans: Sequence[Span], by: int) -> list[Span]:
+    """Return spans of characters, moved by a number of characters."""
+    return [(start + by, end + by) for start, end in spans]
+
+
 class _Projection:
     """Places the tags of one block."""
 
@@ -111,8 +116,8 @@ class _Projection:
         for placed in sentences:
             sentence, first_source, first_target = placed.sentence, len(self.source_words), len(self.target_words)
             self.links += [(first_source + s, first_target + t) for s, t in sentence.links]
-            self.source_words += [(placed.source_start + b, placed.source_start + e) for b, e in sentence.source_words]
-            self.target_words += [(placed.target_start + b, placed.target_start + e) for b, e in sentence.target_words]
+            self.source_words += _shifted(sentence.source_words, by=placed.source_start)
+            self.target_words += _shifted(sentence.target_words, by=placed.target_start)
             ranges = range(first_source, len(self.source_words)), range(first_target, len(self.target_words))
             self.word_ranges.append(ranges)
 
@@ -130,7 +135,8 @@ class _Projection:
         children = [self.project(child) for child in tag.children]
         start, end = self._range(tag)
         with_text = [child for child in children if not child.is_point]
-        start, end = min([start, *(child.start for child in with_text)]), max([end, *(c.end for c in with_text)])
+        start = min([start, *(child.start for child in with_text)])
+        end = max([end, *(child.end for child in with_text)])
         children = [child.clamped(start, end) for child in children]
         return replace(tag, start=start, end=end, children=resolve_overlaps(children))
 
@@ -164,7 +170,10 @@ class _Projection:
         return start if is_punctuation(text[0]) else core_start, end if is_punctuation(text[-1]) else core_end
 
     def _best_words(self, tagged: Sequence[int]) -> range | None:
-        """Return the consecutive target words that fit best to the `tagged` source words; None if none is aligned."""
+        """Return the consecutive target words that best match the `tagged` source words; None if none is aligned.
+
+        A word that is aligned with tagged words gains 1, one that is aligned only with others costs FOREIGN_COST.
+        """
         tagged_set, aligned, foreign = set(tagged), set[int](), set[int]()
         for source, target in self.links:
             (aligned if source in tagged_set else foreign).add(target)
@@ -216,6 +225,7 @@ class _Projection:
             return len(self.target.rstrip())
         if not is_attached:
             return self.target_words[words[0]][0]
+        # before or after the punctuation at the end of the word, as in the source
         _, core_end = core_span(self.source, *self.source_words[word])
         start, end = self.target_words[words[-1]]
         return end if position > core_end else core_span(self.target, start, end)[1]

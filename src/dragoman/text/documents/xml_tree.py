@@ -33,16 +33,16 @@ class Element:
 
     @property
     def elements(self) -> list[Element]:
-        """The elements in it."""
+        """The elements directly in this element."""
         return [child for child in self.children if isinstance(child, Element)]
 
     @property
     def text(self) -> str:
-        """The text directly in it."""
+        """The text directly in this element, without that of elements in it."""
         return "".join(child.text for child in self.children if isinstance(child, XmlText))
 
     def walk(self) -> Iterator[Element]:
-        """Yield the element and all in it, in the order of the document."""
+        """Yield the element and all elements in it, at any depth, in the order of the document."""
         yield self
         for child in self.elements:
             yield from child.walk()
@@ -86,7 +86,7 @@ def parse_xml(content: bytes, name: str) -> Element:
             "save it again with one"
         )
     root = Element(name="", opening="")
-    stack, position = [root], 0
+    stack, position = [root], 0  # open elements
     for match in _XML_MARKUP.finditer(text):
         if match.start() > position:
             _add_text(stack[-1], text[position : match.start()])
@@ -113,5 +113,5 @@ def parse_xml(content: bytes, name: str) -> Element:
 
 
 def _add_text(element: Element, markup: str) -> None:
-    """Append a text, as the file writes it, to an element."""
+    """Append a text to an element; `markup` is how the file writes it, such as "Q&amp;A"."""
     element.children.append(XmlText(html.unescape(markup), markup))
