@@ -10,6 +10,7 @@ export const needsSentence = true;
 
 const NUM_SHOWN = 12; // tokens of the distribution
 const NUM_HYPOTHESES = 5;
+const MIN_WIDE_PAGE = 600; // pixels; on narrower ones the bars are shorter, so that the text keeps its size
 const DELAY = 150; // milliseconds after the last change of a slider
 // state field: [label, lowest, highest, step, explanation]
 const SAMPLING = {
@@ -153,8 +154,8 @@ function distributionFigure(walk, predicted, settings, run) {
   const drawn = samplingProbabilities(walk.logits, { ...settings, suppressed: walk.suppressed });
   const names = walk.candidates.slice(0, NUM_SHOWN).map((one) => displayToken(one.token));
   const left = labelWidth(names, 16) + 14;
-  const [width, row] = [320, settings ? 34 : 26];
-  const figure = figureSvg(left + width + 150, row * names.length + 4, "Distribution of the next token", names.map((name, n) => `${name} ${formatProbability((settings ? drawn : model)[n])}`).join(", "));
+  const [width, row] = [innerWidth < MIN_WIDE_PAGE ? 170 : 320, settings ? 34 : 26];
+  const figure = figureSvg(left + width + 80, row * names.length + 4, "Distribution of the next token", names.map((name, n) => `${name} ${formatProbability((settings ? drawn : model)[n])}`).join(", "));
   names.forEach((name, n) => {
     const y = row * n + 2;
     const isCut = settings && drawn[n] === 0;
