@@ -50,6 +50,7 @@ def test_markdown_keeps_its_structure(client: TestClient, run: Run) -> None:
         ("a.srt", b"Anna reads.", PAIR, 400, "no subtitles"),
         ("a.txt", b"x", {"source": "en"}, 400, "missing target parameter"),
         ("a.txt", b"x", {**PAIR, "target": "zz"}, 400, "zz is not supported"),
+        ("a.txt", b"Anna reads.", {**PAIR, "run": "other"}, 400, "unknown run 'other'"),
     ],
 )
 def test_wrong_files_get_an_error_message(

@@ -102,7 +102,7 @@ function chart(title, note, series, isPercentage) {
     figure.append(svg("line", { x1: MARGIN.left, x2: right, y1: position, y2: position, class: "rule" }), svg("text", { x: MARGIN.left - 8, y: position + 4, "text-anchor": "end", class: "number" }, formatValue(y)));
   }
   for (const x of xTicks) figure.append(svg("text", { x: round(xPosition(x)), y: bottom + 20, "text-anchor": "middle", class: "number" }, x.toLocaleString("en")));
-  figure.append(svg("text", { x: right, y: HEIGHT - 2, "text-anchor": "end", class: "faint" }, "step"));
+  figure.append(svg("text", { x: right, y: HEIGHT - 5, "text-anchor": "end", class: "faint" }, "step"));
   series.forEach((curve, n) => {
     const positions = curve.points.map(([x, y]) => [round(xPosition(x)), round(yPosition(y))]);
     const style = `curve series${curve.panel}${curve.isTraining ? " training" : ""}`;

@@ -94,7 +94,7 @@ function reachFigure(title, points) {
     figure.append(svg("line", { x1: MARGIN.left, x2: right, y1: y, y2: y, class: "rule" }), svg("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end", class: "number" }, power < -3 || power > 3 ? `1e${power}` : String(10 ** power)));
   }
   for (const [x] of points.filter((_, n) => n % Math.ceil(points.length / 8) === 0)) figure.append(svg("text", { x: xPosition(x), y: bottom + 18, "text-anchor": "middle", class: "number" }, String(x)));
-  figure.append(svg("text", { x: right, y: HEIGHT - 2, "text-anchor": "end", class: "faint" }, "distance in tokens"));
+  figure.append(svg("text", { x: right, y: HEIGHT - 5, "text-anchor": "end", class: "faint" }, "distance in tokens"));
   figure.append(svg("path", { d: `M${points.map(([x, y]) => `${xPosition(x)} ${yPosition(y)}`).join("L")}`, class: "curve series0" }));
   return figure;
 }

@@ -193,7 +193,7 @@ function probabilityFigure(known, current) {
     lastLabel = xPosition(step);
     figure.append(svg("text", { x: lastLabel, y: bottom + 18, "text-anchor": "middle", class: "number" }, step.toLocaleString("en")));
   }
-  figure.append(svg("text", { x: right, y: HEIGHT - 2, "text-anchor": "end", class: "faint" }, "step, logarithmic"));
+  figure.append(svg("text", { x: right, y: HEIGHT - 5, "text-anchor": "end", class: "faint" }, "step, logarithmic"));
   figure.append(svg("path", { d: `M${points.map(([step, share]) => `${xPosition(step)} ${yPosition(share)}`).join("L")}`, class: "curve series0" }));
   figure.append(...points.map(([step, share]) => svg("circle", { cx: xPosition(step), cy: yPosition(share), r: step === current ? 5 : 2.6, class: "dot series0" }, svg("title", {}, `step ${step}: ${formatPercent(share)}`))));
   figure.append(svg("line", { x1: xPosition(current), x2: xPosition(current), y1: MARGIN.top, y2: bottom, class: "cursor-line" }));
