@@ -418,6 +418,9 @@ def test_presentation_mode(show: Opening) -> None:
     page.keyboard.press("p")
     expect(page.locator("#present")).to_have_attribute("aria-pressed", "false")
     assert page.evaluate(size) == before
+    page = show(text=SENTENCE, present=1, viewport={"width": 1920, "height": 1080})  # a link to a presentation
+    page.locator(".stage").wait_for()
+    assert page.locator("#translator").bounding_box()["height"] < 0.5 * height
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ export function showPresentation() {
   document.documentElement.classList.toggle("presenting", isOn);
   byId("present").setAttribute("aria-pressed", String(isOn));
   byId("present").textContent = isOn ? "End presentation" : "Present";
+  if (isOn && document.activeElement === byId("source")) byId("source").blur(); // a page begins there, which opens the translator
 }
 
 /** Switch presentation mode on or off, with the browser's full screen where that is allowed. */
