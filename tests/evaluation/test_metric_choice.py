@@ -74,13 +74,6 @@ def test_metrics_suit_the_references(
     assert choose_metrics(references, sources).metrics == metrics
 
 
-def test_summaries_without_the_package_for_rouge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_choice, "find_spec", lambda package: None)
-    choice = choose_metrics(SENTENCES, [LONG] * 3)
-    assert choice.metrics[0] == "chrf"
-    assert "pip install 'dragoman[rouge]'" in choice.reason
-
-
 def test_metrics_around_the_metric_of_a_run() -> None:
     words, sentences = choose_metrics(["gehst", "ging"]), choose_metrics(SENTENCES)
     assert metrics_around("bleu", words) == TRANSLATION  # the test set is short, but the task is translation

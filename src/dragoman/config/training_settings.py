@@ -234,7 +234,7 @@ class TrainingConfig(Section, section="training"):
         "rate, then by the loss. training.patience counts validations in which neither this metric nor the loss "
         "improves. Error rates: ier (items: lines that differ from the reference), wer (words), ser (symbols between "
         "spaces), per (phonemes), cer (characters), ter (translation edit rate). auto: by the validation references, "
-        "such as bleu for sentences and exact_match for single words. rouge needs the package rouge-score.",
+        "such as bleu for sentences and exact_match for single words. rouge of stems needs the package rouge-score.",
     )
     bleu_tokenizer: Literal[
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none"

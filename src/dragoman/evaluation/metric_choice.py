@@ -84,8 +84,6 @@ def choose_metrics(references: Sequence[str], sources: Sequence[str] = ()) -> Me
     target_words = median(len(text.split()) for text in texts)
     if source_words >= max(MIN_SUMMARIZED_WORDS, 3 * target_words):
         reason = f"sources of {source_words:g} words are summarized in {target_words:g}"
-        if find_spec("rouge_score") is None:
-            return MetricChoice(("chrf", "bleu"), f"{reason}; for ROUGE: pip install 'dragoman[rouge]'")
         return MetricChoice(SUMMARY_METRICS, reason)
     return MetricChoice(TRANSLATION_METRICS, "the references are sentences")
 

@@ -1,11 +1,13 @@
-"""ROUGE of summaries (Lin 2004), computed by the package rouge-score."""
+"""ROUGE of summaries (Lin 2004)."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from dragoman.errors import UserError
 from dragoman.evaluation.metric_score import MetricScore, References, reference_lists
@@ -13,6 +15,10 @@ from dragoman.text.sentences import split_sentences
 
 ROUGE_NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 _CJK = "\u3040-\u30ff\u3400-\u9fff"  # scripts without spaces, in which every character counts as a word
+_ASCII_WORD = re.compile("[a-z0-9]+")
+_UNICODE_WORD = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_])+")
+
+Words = list[str]
 
 
 def rouge(hypotheses: Sequence[str], references: References, *, kind: str, stem: bool = False) -> MetricScore:
@@ -21,11 +27,11 @@ def rouge(hypotheses: Sequence[str], references: References, *, kind: str, stem:
     F₁ = 2 P R / (P + R),   P, R: share of the hypothesis, of the reference, that the other one contains
 
     Of several references the one with the highest F₁ counts. Case and punctuation are ignored. `stem` compares the
-    stems of English words (Porter). The signature says which tokenizer was used; see `rouge_by_sentence`.
+    stems of English words (Porter), by the package rouge-score. The scores equal those of that package. The signature
+    says which tokenizer was used; see `rouge_by_sentence`.
     """
     scores, tokenizer = rouge_by_sentence(hypotheses, references, kind=kind, stem=stem)
-    version = importlib.metadata.version("rouge-score")
-    signature = f"measure:f1|stem:{'porter' if stem else 'no'}|tok:{tokenizer}|package:rouge-score {version}"
+    signature = f"measure:f1|stem:{'porter' if stem else 'no'}|tok:{tokenizer}"
     return MetricScore(ROUGE_NAMES[kind], fmean(scores), better="higher", signature=signature)
 
 
@@ -34,35 +40,68 @@ def rouge_by_sentence(
 ) -> tuple[list[float], str]:
     """Return the F₁ of each hypothesis in %, and the name of the tokenizer: "default" or "unicode".
 
-    The package's own tokenizer drops every letter outside a–z. It is used for references in ASCII, so that scores of
-    English are comparable with published ones, and with `stem`; otherwise words are runs of Unicode letters and digits.
+    The default tokenizer, that of the package rouge-score, drops every letter outside a–z. It is used for references in
+    ASCII, so that scores of English are comparable with published ones, and with `stem`; otherwise words are runs of
+    Unicode letters and digits.
     """
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise UserError("ROUGE needs the package rouge-score: pip install 'dragoman[rouge]'") from None
-
     lists = reference_lists(hypotheses, references)
     ascii_only = stem or all(reference.isascii() for its_references in lists for reference in its_references)
-    scorer = RougeScorer([kind], use_stemmer=stem, tokenizer=None if ascii_only else UnicodeTokenizer())
-    scores = [
-        100 * float(scorer.score_multi(its_references, hypothesis)[kind].fmeasure)
-        for hypothesis, its_references in zip(hypotheses, lists)
-    ]
+    words_of = _stemming_tokenizer() if stem else _ascii_words if ascii_only else unicode_words
+    scores = []
+    for its_references, hypothesis in zip(lists, hypotheses):
+        words = words_of(hypothesis)
+        scores.append(100 * max(_f1(words, words_of(reference), kind) for reference in its_references))
     return scores, "default" if ascii_only else "unicode"
+
+
+def _f1(hypothesis: Words, reference: Words, kind: str) -> float:
+    """Return the F₁ of what the words of a hypothesis and of a reference share; 0 if one of them has nothing."""
+    if kind == "rougeL":
+        shared, total = common_subsequence_length(hypothesis, reference), len(hypothesis) + len(reference)
+    else:
+        ngrams: Callable[[Words], Any] = Counter if kind == "rouge1" else lambda words: Counter(pairwise(words))
+        first, second = ngrams(hypothesis), ngrams(reference)
+        shared, total = (first & second).total(), first.total() + second.total()
+    return 2 * shared / total if total else 0.0  # 2 P R / (P + R)
+
+
+def common_subsequence_length(first: Words, second: Words) -> int:
+    """Return the length of the longest common subsequence of two texts, with bit vectors (Hyyrö 2004).
+
+    Bit i of `row` is 0 if a common subsequence of first[:i + 1] and the words of `second` so far is longer than that of
+    first[:i].
+    """
+    positions: dict[str, int] = {}
+    for index, word in enumerate(first):
+        positions[word] = positions.get(word, 0) | 1 << index
+    row = all_ones = (1 << len(first)) - 1
+    for word in second:
+        matches = row & positions.get(word, 0)
+        row = (row + matches | row - matches) & all_ones
+    return len(first) - row.bit_count()
+
+
+def _ascii_words(text: str) -> Words:
+    """Return the lower-case words of a text that consist of a–z and digits, as the package rouge-score does."""
+    return _ASCII_WORD.findall(text.lower())
+
+
+def unicode_words(text: str) -> Words:
+    """Return the lower-case words of a text in any script; Chinese and Japanese characters are words of their own."""
+    return _UNICODE_WORD.findall(text.lower())
+
+
+def _stemming_tokenizer() -> Callable[[str], Words]:
+    """Return the tokenizer of the package rouge-score that stems English words."""
+    try:
+        from rouge_score.tokenizers import DefaultTokenizer
+    except ImportError:
+        raise UserError("ROUGE of stems needs the package rouge-score: pip install 'dragoman[rouge]'") from None
+    tokenize: Callable[[str], Words] = DefaultTokenizer(use_stemmer=True).tokenize
+    return tokenize
 
 
 def lead_sentences(texts: Sequence[str]) -> list[str]:
     """Return the first sentence of each text: the usual baseline of summarization."""
     splits = [split_sentences(text, count_tokens=len, max_tokens=len(text)) for text in texts]  # at any length
     return [split.sentences[0] if split.sentences else "" for split in splits]
-
-
-class UnicodeTokenizer:
-    """Splits text of any script into lower-case words; Chinese and Japanese characters are words of their own."""
-
-    _word = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_])+")
-
-    def tokenize(self, text: str) -> list[str]:
-        """Return the words of a text, without punctuation."""
-        return self._word.findall(text.lower())
