@@ -18,6 +18,7 @@ from dragoman.run import Run
 from dragoman.serving import LanguagePair, Service, ServiceLimits, create_app
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run
+from dragoman.training.resolve import make_corpora
 from dragoman.training.trainer import Trainer
 
 SETTINGS = {
@@ -195,3 +196,35 @@ def test_systems_are_compared_with_features(corpus: Path, tmp_path: Path, dragom
     run = library.load(run_folder, device="cpu")
     expected = [t.text for t in run.translate([row[0] for row in rows], features=[row[2] for row in rows])]
     assert json.loads((run_folder / "comparison.json").read_text())["texts"] == expected
+
+
+def test_features_before_the_form_are_found(run: Run, corpus: Path, tmp_path: Path, dragoman: Dragoman) -> None:
+    """The shared tasks of SIGMORPHON have lemma, features and form since 2022: the form is what is to be generated."""
+    for name in ("train", "test"):
+        rows = [line.split("\t") for line in (corpus / f"{name}.tsv").read_text().splitlines()]
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{row[0]}\t{row[2]}\t{row[1]}\n" for row in rows))
+    other = train(tmp_path / "run", {"source": [str(tmp_path / "train.tsv")]})
+    assert (other.config.data.features_column, other.config.data.target_column) == ("1", "2")
+    first, second = (TokenStore(folder / "data" / "train") for folder in (run.folder, other.folder))
+    for row in range(150):  # equal training data
+        assert first.source(row).tolist() == second.source(row).tolist()
+        assert first.target(row).tolist() == second.target(row).tolist()
+    lemma, features, form = (tmp_path / "test.tsv").read_text().splitlines()[0].split("\t")
+    scored = dragoman("score", other.folder, "--source", tmp_path / "test.tsv").out.splitlines()
+    assert float(scored[0]) == pytest.approx(other.score([lemma], [form], features=[features])[0].score, abs=1e-3)
+
+
+def test_which_columns_hold_features(tmp_path: Path) -> None:
+    file = tmp_path / "train.tsv"
+    for rows, columns, expected in (
+        ([("go", "went", "V;PST")], {}, {"features_column": "2"}),
+        ([("go", "V;PST", "went")], {}, {"features_column": "1", "target_column": "2"}),
+        ([("go", "V;PST", "went")], {"target_column": "1"}, {}),  # morphological analysis, by the user's choice
+        ([("go", "V;PST", "went")], {"target_column": "2"}, {"features_column": "1"}),
+        ([("went", "go", "V;PST")], {"source_column": "1", "target_column": "0"}, {"features_column": "2"}),
+        ([("go", "V;PST")], {}, {}),
+        ([("Go; now.", "Geh; jetzt.", "a; b")], {}, {}),
+    ):
+        file.write_text("".join("\t".join(row) + "\n" for row in rows * 20))
+        corpus = make_corpora(from_dict({"data": {"source": [str(file)]} | columns}))[0]
+        assert corpus.file_format.find_features(corpus, ";") == expected

@@ -40,6 +40,17 @@ def test_copied_words_and_rare_ones() -> None:
     assert profile.rare_copied_share == 2 / 3  # und, Smith and Jones occur once, the others six or seven times
 
 
+def test_pairs_with_as_many_words_on_both_sides() -> None:
+    assert profile_of(("a b", "X Y"), ("a", "X Y"), ("a b c", "X Y Z"), ("a", "X")).equal_lengths == 3 / 4
+
+
+def test_targets_that_repeat_their_sources_by_nature() -> None:
+    assert profile_of(("color", "colour"), ("house", "house")).repeats_words  # spelling
+    assert profile_of(("he go home", "he goes home"), ("a b c d", "a b c d")).repeats_words  # correction
+    assert not profile_of(("see it", "siehe es"), ("OK", "OK")).repeats_words  # a translation
+    assert not profile_of(("Bonn", "Бонн"), ("Rom", "Рим")).repeats_words  # another script
+
+
 def test_lengths_of_targets_relative_to_their_sources() -> None:
     profile = profile_of(("aa", "aaaa"), ("aa", "aaaaaaaa"), ("aa", "a"))
     assert profile.length_ratios == (0.5, 2, 4)

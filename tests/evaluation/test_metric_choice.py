@@ -35,6 +35,8 @@ KOREAN = ["나는 고양이를 아주 좋아한다.", "그는 지금 서울에 �
 HINDI = ["मुझे बिल्लियाँ बहुत पसंद हैं।", "वह अभी दिल्ली में रहता है।"]
 ACTIONS = [f"I_TURN_LEFT {'I_JUMP I_WALK ' * n}I_LOOK".replace("  ", " ") for n in range(1, 30)]
 FORMS = ["* cookie ( x _ 3 ) ; bake . agent ( x _ 1 , Emma )", "( lambda $0 e ( and ( flight $0 ) ( from $0 ci0 ) ) )"]
+QUERIES = ["SELECT population FROM city WHERE name = 'Bonn'", "SELECT area FROM lake", "SELECT river_id FROM rivers"]
+NUMERALS = [f"{tens}-{n % 9} thousand {n % 19} hundred {tens}" for n in range(500) for tens in ("forty", "fifty")]
 CODE = ["if isinstance(x, list): return sorted(x)", "for i in range(10): print(i + 1)", "x = [y for y in z if y > 1]"]
 LONG = " ".join(f"word{n}" for n in range(60)) + "."
 
@@ -58,6 +60,9 @@ WORDS, SYMBOLS, PRONUNCIATION = ("exact-match", "cer"), ("exact-match", "ser"), 
         (ACTIONS, ["jump twice and turn left"] * len(ACTIONS), SYMBOLS),
         (FORMS, (), SYMBOLS),
         (CODE, (), SYMBOLS),
+        (QUERIES, (), SYMBOLS),
+        (SENTENCES, [4 * form for form in FORMS], TRANSLATION),  # logical forms are long, but are not summarized
+        (NUMERALS, (), SYMBOLS),
         (JAPANESE, (), ("bleu", "chrf", "exact-match")),
         (THAI, (), ("bleu", "chrf", "exact-match")),
         (["ネコ", "東京"], (), WORDS),

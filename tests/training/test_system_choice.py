@@ -11,8 +11,11 @@ import pytest
 import tokenizers
 
 from dragoman.config import from_dict
+from dragoman.data import SentencePair
+from dragoman.data.text_profile import count_chunk
 from dragoman.training import system_choice
 from dragoman.training.prepare import prepare_run
+from dragoman.training.system_choice import labelling_system
 
 LETTERS = "abcdefghijklmnop"
 PHONEMES = dict(zip(LETTERS, ["a", "b", "k", "d", "e", "f", "g", "h", "i", "dʒ", "k", "l", "m", "n", "o", "p"]))
@@ -23,6 +26,11 @@ def choose(folder: Path, phonemes: Callable[[list[str]], list[str]] = list, **se
     random = Random(1)
     words = ["".join(random.choices(LETTERS, k=random.randint(4, 9))) for _ in range(300)]
     pairs = [(word, " ".join(phonemes([PHONEMES[letter] for letter in word]))) for word in words]
+    return chosen_system(folder, pairs, **sections)
+
+
+def chosen_system(folder: Path, pairs: list[tuple[str, str]], **sections: Any) -> str | None:
+    """Return the system that is chosen for pairs of source and target."""
     file = folder / "train.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
     settings = {"data": {"source": [str(file)]}, "training": {"device": "cpu"}} | sections
@@ -37,9 +45,38 @@ def test_letters_that_keep_their_order(tmp_path: Path) -> None:
     assert choose(tmp_path) == "hard-monotonic"
 
 
+def test_letters_between_spaces(tmp_path: Path) -> None:
+    random = Random(2)
+    words = [random.choices(LETTERS, k=random.randint(4, 9)) for _ in range(300)]
+    pairs = [(" ".join(word), " ".join(PHONEMES[letter] for letter in word)) for word in words]
+    assert chosen_system(tmp_path, pairs) == "hard-monotonic"
+
+
+def test_single_tokens_have_no_order(tmp_path: Path) -> None:
+    """A target of one token follows any order, but nothing is spelled in it."""
+    random = Random(3)
+    pairs = [("".join(random.choices(LETTERS, k=6)), random.choice(["N;SG", "N;PL", "V"])) for _ in range(300)]
+    assert chosen_system(tmp_path, pairs) == "transformer"
+
+
 def test_letters_in_another_order(tmp_path: Path) -> None:
     assert choose(tmp_path, lambda phonemes: phonemes[::-1]) == "transformer"
     assert choose(tmp_path, lambda phonemes: phonemes[2:] + phonemes[:2]) == "transformer"
+
+
+def test_labels_suggest_another_system() -> None:
+    random = Random(4)
+    words = [f"word{n}" for n in range(300)]
+    sentences = [random.choices(words, k=random.randint(3, 9)) for _ in range(300)]
+    cases = {
+        "tagger": [" ".join(random.choices(["NOUN", "VERB", "DET"], k=len(sentence))) for sentence in sentences],
+        "classifier": [random.choice(["good", "bad"]) for _ in sentences],
+        "": [" ".join(random.choices(words, k=len(sentence))) for sentence in sentences],  # a translation
+    }
+    for system, targets in cases.items():
+        pairs = [SentencePair(" ".join(source), target, "corpus", 1) for source, target in zip(sentences, targets)]
+        suggestion = labelling_system(count_chunk(pairs).profile())
+        assert f"--system {system} " in suggestion if system else not suggestion
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,11 @@ class FeatureLayout:
 
         if self.features_column is not None or self.source_features is not None or not (run / CONFIG_FILE).is_file():
             return self
-        return replace(self, features_column=config.from_yaml(run / CONFIG_FILE).data.features_column)
+        return self.with_features(config.from_yaml(run / CONFIG_FILE).data)
+
+    def with_features(self, data: DataConfig) -> Self:
+        """Return the layout with the column of features of some data."""
+        return replace(self, features_column=data.features_column)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ class PairFormat(SourceFormat):
 @dataclass(frozen=True)
 class FileLayout(FeatureLayout, PairFormat):
     """Format of a file, and the positions of source, target and features in its lines."""
+
+    def with_features(self, data: DataConfig) -> Self:
+        """Return the layout with the column of features, and with that of targets, which may follow the features."""
+        column = data.target_column if self.target_column is None and data.features_column else self.target_column
+        return replace(self, features_column=data.features_column, target_column=column)
 
     @classmethod
     def from_settings(cls, data: DataConfig) -> FileLayout:

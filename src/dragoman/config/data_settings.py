@@ -52,7 +52,7 @@ class DataConfig(Section, section="data"):
     target_column: str | None = setting(
         None,
         "Target column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
-        auto="1 in TSV, else `target` or data.target_language",
+        auto="1 in TSV, or 2 if column 1 holds features; else `target` or data.target_language",
     )
     header: bool | None = setting(
         None,
@@ -74,7 +74,7 @@ class DataConfig(Section, section="data"):
         "Column with the features of a source, its labels such as V;PST;3 (the inflected form to generate): the number "
         "of a TSV column from 0, or a key of JSON lines. The model reads each feature as one token before those of the "
         "source. An empty text: there are none.",
-        auto="2 if the third column holds features, or `features`",
+        auto="2 or 1 if that column of TSV holds features, or `features`",
     )
     source_features: Files = setting(
         (),

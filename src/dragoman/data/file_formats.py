@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 DELIMITERS = ",;\t|"  # of CSV files; the one that occurs most often in the first line
 MAX_FIELD_CHARACTERS = 2**24  # of CSV: a quote that is never closed must not read the file into memory
 MAX_SHOWN_COLUMNS = 20  # in messages
-FEATURES_COLUMN = 2  # of TSV with lemma, form and features, as in the shared tasks of SIGMORPHON
+#: columns of features in TSV of the shared tasks of SIGMORPHON: lemma, form, features; later lemma, features, form
+FEATURES_COLUMNS = ("2", "1")
 FEATURE_SAMPLE_ROWS = 1000  # in which features are looked for
 
 
@@ -68,12 +69,12 @@ class FileFormat:
         """Yield (line number, source) for every line; an empty file is a UserError by default."""
         return corpus.read_lines(allow_empty)
 
-    def find_features(self, corpus: Corpus, separator: str) -> str | None:
-        """Return the column that seems to hold morphological features such as V;PST; None if there is none.
+    def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
+        """Return which column seems to hold features, which `separator` separates: settings of the section `data`.
 
-        `separator` separates the features: a semicolon in this example.
+        They are `features_column`, and `target_column` if the features are where the target usually is; none without.
         """
-        return None
+        return {}
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
         """Yield (line number, turns) for every dialogue; None where a line is not a dialogue."""
@@ -203,20 +204,17 @@ class DelimitedFormat(ColumnFormat):
             if index > 0 or not self._has_header(corpus, fields):
                 yield line, [field.replace("\t", " ") for field in fields]
 
-    def find_features(self, corpus: Corpus, separator: str) -> str | None:
-        """Return the column that seems to hold morphological features such as V;PST; None if there is none.
-
-        It is "features" if a header has that name; without a header, the third column if it looks like features that
-        `separator` separates.
-        """
+    def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
+        """Return the column "features" of the header, or without one the third or second one if it looks like them."""
         rows = [fields for _, fields in islice(self.rows(corpus, allow_empty=False), FEATURE_SAMPLE_ROWS)]
         if self._has_header(corpus, rows[0]):
-            return "features" if "features" in _header_names(rows[0]) else None
-        chosen = [str(choice.column) for choice in corpus.columns]
-        is_short = any(len(fields) <= FEATURES_COLUMN for fields in rows)
-        if str(FEATURES_COLUMN) in chosen or is_short:  # the column is chosen as source or target, or missing
-            return None
-        return str(FEATURES_COLUMN) if _holds_features([row[FEATURES_COLUMN] for row in rows], separator) else None
+            return {"features_column": "features"} if "features" in _header_names(rows[0]) else {}
+        source, target = (None if choice.column is None else str(choice.column) for choice in corpus.columns)
+        for column in FEATURES_COLUMNS if min(map(len, rows)) > 2 else ():
+            if column not in (source, target) and _holds_features([row[int(column)] for row in rows], separator):
+                is_usual_target = column == "1" and target is None and source != "2"
+                return {"features_column": column} | ({"target_column": "2"} if is_usual_target else {})
+        return {}
 
     def _has_header(self, corpus: Corpus, first_row: list[str]) -> bool:
         """Whether the first row names the columns: if that is declared, usual, or if a column is chosen by name."""
@@ -359,10 +357,11 @@ class JsonLinesFormat(ColumnFormat):
             columns = (*corpus.columns[:1], *corpus.feature_columns)
             yield turns if turns is not None else "\t".join(self._strings(record, columns, corpus.source, line))
 
-    def find_features(self, corpus: Corpus, separator: str) -> str | None:
-        """Return the key "features" if the first line has a string there, otherwise None; `separator` is not used."""
+    def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
+        """Return the key "features" if the first line has it with a string."""
         line, text = next(iter(corpus.read_lines()))
-        return "features" if isinstance(parse_object(text, corpus.source, line).get("features"), str) else None
+        has_features = isinstance(parse_object(text, corpus.source, line).get("features"), str)
+        return {"features_column": "features"} if has_features else {}
 
     def _record_turns(self, record: dict[str, Any], corpus: Corpus, line: int) -> list[str] | None:
         """Return the turns of a dialogue; None for other objects, or if the user has chosen the key of sources."""

@@ -89,8 +89,9 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
 
     Each target token is linked with the source token of the largest p(t|s), of equal ones with that nearest to the
     diagonal; the longest sequence of links that does not step backward counts. It is near 1 for pronunciation and
-    transliteration, and about 0.5 if the order is arbitrary. `ignored` are the ids of source tokens without a position,
-    such as grammatical features. `sizes` are those of the vocabularies.
+    transliteration, and about 0.5 if the order is arbitrary. Targets of one token, which have no order, do not count;
+    the share is 0 if there are no others. `ignored` are the ids of source tokens without a position, such as
+    grammatical features. `sizes` are those of the vocabularies.
     """
     model = learn_lexical_model(store, sizes, MAX_ALIGNED_PAIRS, iterations=5)
     probabilities = model.probabilities()
@@ -106,9 +107,10 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
                 _best_position(p[links.starts[token] : ends[token]], number / length)
                 for number, token in enumerate(tokens)
             ]
-            monotone += _longest_monotone(chosen)
-            total += len(chosen)
             first += len(chosen)
+            if length > 1:
+                monotone += _longest_monotone(chosen)
+                total += len(chosen)
     return monotone / max(1, total)
 
 

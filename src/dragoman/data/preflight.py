@@ -216,9 +216,10 @@ def _warnings(report: Preflight) -> Iterator[str]:
     shares = {
         "were dropped": 1 - report.pairs / report.pairs_read,
         "are duplicates of an earlier pair": report.duplicates / report.pairs,
-        "have the same text on both sides, which teaches copying": report.identical.pairs / report.pairs,
         different_lengths: report.length_mismatch.pairs / report.pairs,
     }
+    if report.text is None or not report.text.repeats_words:
+        shares["have the same text on both sides, which teaches copying"] = report.identical.pairs / report.pairs
     for problem, share in shares.items():
         is_usual = problem is different_lengths and share > MAX_EXCEPTION_SHARE  # a property of the task, no error
         if share > WARNING_SHARE and not is_usual:

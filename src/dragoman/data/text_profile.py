@@ -27,6 +27,7 @@ MIN_CORE_LENGTH = 3  # letters of a word that may occur with and without punctua
 MIN_UNSPACED_LENGTH = 7  # characters between spaces: shorter ones are words, also in scripts that need no spaces
 MAX_SPACED_LENGTH = 25  # longer ones are no words in any script
 RATIO_BINS = 32  # per factor of two
+MAX_COPIED_TRANSLATION = 0.5  # share of the words; more are copied in corrections, normalization and simplification
 
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।။៕][\"'”’»“)\]」』]*$")
 _COPIED_WORD = re.compile(r"\w+")
@@ -102,6 +103,7 @@ class CorpusProfile:
         rare_copied_share: the same for words that occur in the target at most five times; None if there are none.
         length_ratios: target characters per source character that 1 %, 50 % and 99 % of the pairs do not exceed.
         symbol_overlap: share of the target's different symbols that also occur in the source.
+        equal_lengths: share of the pairs whose source and target have as many words.
     """
 
     source: TextProfile | None
@@ -110,6 +112,7 @@ class CorpusProfile:
     rare_copied_share: float | None = None
     length_ratios: tuple[float, float, float] | None = None
     symbol_overlap: float = 0.0
+    equal_lengths: float = 0.0
 
     @property
     def script_overlap(self) -> float:
@@ -118,6 +121,13 @@ class CorpusProfile:
         if not source or not target:
             return 1.0
         return sum(min(share, target.get(script, 0.0)) for script, share in source.items())
+
+    @property
+    def repeats_words(self) -> bool:
+        """Whether targets repeat much of their sources by nature: in words that are corrected, inflected or spelled."""
+        texts = [text for text in (self.source, self.target) if text]
+        are_words = all(text.single_word_lines > 0.5 for text in texts)
+        return (are_words and self.script_overlap > 0.5) or (self.copied_share or 0.0) > MAX_COPIED_TRANSLATION
 
     def lines(self) -> list[str]:
         """Format the statistics for the preflight report."""
@@ -232,6 +242,7 @@ class CorpusCounts:
     Attributes:
         target_words, copied_words: how often each word of the target occurs, and how often it occurs in its source too.
         ratios: pairs by the binary logarithm of target per source characters, in steps of 1 / `RATIO_BINS`.
+        equal_lengths: pairs whose source and target have as many words.
     """
 
     source: TextCounts = field(default_factory=TextCounts)
@@ -239,6 +250,7 @@ class CorpusCounts:
     target_words: SymbolCounts = field(default_factory=SymbolCounts)
     copied_words: Counter[str] = field(default_factory=Counter)
     ratios: Counter[int] = field(default_factory=Counter)
+    equal_lengths: int = 0
 
     def merge(self, later: CorpusCounts) -> None:
         """Add the counts of later pairs."""
@@ -248,6 +260,7 @@ class CorpusCounts:
             self.copied_words.update(later.copied_words)
         self.target_words.merge(later.target_words)
         self.ratios.update(later.ratios)
+        self.equal_lengths += later.equal_lengths
 
     def profile(self) -> CorpusProfile:
         """Return the statistics of the counted text: source, target, and what targets copy from their sources."""
@@ -264,6 +277,7 @@ class CorpusCounts:
             rare_copied_share=sum(copied[word] for word in rare) / sum(counts[word] for word in rare) if rare else None,
             length_ratios=_ratio_quantiles(self.ratios),
             symbol_overlap=len(source_symbols.keys() & target_symbols.keys()) / len(target_symbols),
+            equal_lengths=self.equal_lengths / max(1, self.ratios.total()),
         )
 
 
@@ -281,6 +295,7 @@ def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
     for source_words, target_words in words:
         counts.copied_words.update(word for word in target_words if word in source_words)
     counts.ratios.update(round(RATIO_BINS * log2(len(target) / len(source))) for source, target in texts)
+    counts.equal_lengths = sum(len(source.split()) == len(target.split()) for source, target in texts)
     return counts
 
 

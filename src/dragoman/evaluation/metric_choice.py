@@ -15,8 +15,8 @@ from dragoman.text.scripts import UNSPACED_SCRIPTS, script_shares
 BLEU_ORDER = 4  # corpus BLEU is 0 if no sentence has this many words
 MAX_SURVEYED_TEXTS = 1000  # references and sources that the choice looks at
 MAX_SYMBOL_CHARACTERS = 2.5  # mean length of phonemes and letters; words of spaced scripts have more than 3
-MAX_CLOSED_INVENTORY = 100  # different symbols, such as actions or tags
-MIN_SYMBOL_FREQUENCY = 20  # mean, of a closed inventory; about 2 for words of 500 sentences
+MAX_CLOSED_INVENTORY = 200  # different symbols, such as actions, tags or numerals
+MIN_SYMBOL_FREQUENCY = 8  # mean, of a closed inventory; about 4 for the 3,000 words of 1,000 short sentences
 MIN_FORMAL_PUNCTUATION = 0.12  # median, of the characters, in logical forms and code; about 0.04 in sentences
 MIN_SUMMARIZED_WORDS = 30  # of a source, and at least three times as many as of its summary
 MAX_WORD_LENGTH = 5  # median characters of single words in a script without spaces
@@ -49,6 +49,7 @@ METRIC_GROUPS = (TRANSLATION_METRICS, WORD_METRICS, SUMMARY_METRICS)
 SCRIPT_LANGUAGES = {"Han": "Chinese", "Hiragana": "Japanese", "Katakana": "Japanese", "Hangul": "Korean"}
 MIN_KANA_SHARE = 0.1  # of the letters of Japanese
 _SENTENCE_END = re.compile(r"[.!?…。．！？؟।။៕][\"'”’»“)\]」』]*\s*$")
+_CODE_SIGN = re.compile(r"[=_{}\[\]\\|]|\w\(")  # rare in sentences; queries may have few other signs
 _WORD_OR_MARK = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")  # as 13a splits text, roughly
 
 
@@ -74,15 +75,15 @@ def choose_metrics(references: Sequence[str], sources: Sequence[str] = ()) -> Me
     is_closed = len(tokens) <= MAX_CLOSED_INVENTORY and count >= MIN_SYMBOL_FREQUENCY * len(tokens)
     if is_closed and mean_length > MAX_SYMBOL_CHARACTERS and not _most(texts, _is_sentence):
         return MetricChoice(SYMBOL_METRICS, f"the references consist of only {len(tokens)} different symbols")
-    if (share := median(map(_punctuation_share, texts))) >= MIN_FORMAL_PUNCTUATION:
-        return MetricChoice(SYMBOL_METRICS, f"{100 * share:.0f} % of a reference is punctuation: a formal language")
+    if formality := _formality(texts):
+        return MetricChoice(SYMBOL_METRICS, f"{formality}: a formal language")
     if mean_length <= MAX_SYMBOL_CHARACTERS and _language(texts) != "Korean":
         reason = f"the references consist of symbols of {mean_length:.1f} characters in the mean"
         spells_words = bool(sources) and _most(sources, _is_short)
         return MetricChoice(PRONUNCIATION_METRICS if spells_words else SYMBOL_METRICS, reason)
     source_words = median(len(text.split()) for text in sources or [""])
     target_words = median(len(text.split()) for text in texts)
-    if source_words >= max(MIN_SUMMARIZED_WORDS, 3 * target_words):
+    if source_words >= max(MIN_SUMMARIZED_WORDS, 3 * target_words) and not _formality(sources):
         reason = f"sources of {source_words:g} words are summarized in {target_words:g}"
         return MetricChoice(SUMMARY_METRICS, reason)
     return MetricChoice(TRANSLATION_METRICS, "the references are sentences")
@@ -175,6 +176,15 @@ def _are_unspaced_words(texts: Sequence[str], sources: Sequence[str]) -> bool:
         return False
     from_words = bool(sources) and not unspaced_language(sources) and _most(sources, lambda text: " " not in text)
     return median(map(len, texts)) <= (MAX_WORD_LENGTH_FROM_WORDS if from_words else MAX_WORD_LENGTH)
+
+
+def _formality(texts: Sequence[str]) -> str:
+    """Return what shows that texts are code, logical forms or the like; empty if they are sentences."""
+    if (share := median(map(_punctuation_share, texts))) >= MIN_FORMAL_PUNCTUATION:
+        return f"{100 * share:.0f} % of a text is punctuation"
+    if _most(texts, lambda text: _CODE_SIGN.search(text) is not None):
+        return "most texts contain signs such as = or _"
+    return ""
 
 
 def _punctuation_share(text: str) -> float:

@@ -50,7 +50,7 @@ from dragoman.training.memory_plan import estimate_activations
 from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
 from dragoman.training.store_writer import StoreWriter
-from dragoman.training.system_choice import choose_system
+from dragoman.training.system_choice import choose_system, labelling_system
 from dragoman.training.trainable_weights import ParameterCounts, count_trained
 from dragoman.training.validation_corpora import decode_references, decode_sources, evenly_spaced
 from dragoman.training.warm_start import OpenParent, ParentRun, write_initial_weights
@@ -177,11 +177,17 @@ def prepare_run(
     with exclusive_folder(folder) as partial:
         surveyed = _survey(request, partial, log, cache, parallel)
         request = surveyed.request
-        names_features = config.data.features_column is None
-        vocabulary = _make_vocabulary(surveyed, defaults, names_features=names_features, log=log, cache=cache)
+        vocabulary = _make_vocabulary(surveyed, defaults, log, cache)
+        _report_columns(defaults, config.data, vocabulary.tokenizers[0])
         write_tokenizers(partial, *vocabulary.tokenizers)
         stored = _store_text(surveyed, vocabulary, defaults.config.data, folder / "data", partial / "data", log, cache)
-        choose_system(defaults, config, request.data_format, vocabulary.tokenizers, vocabulary.sizes, stored.train)
+        choose_system(
+            *(defaults, config, request.data_format, vocabulary.tokenizers, vocabulary.sizes),
+            *(surveyed.survey.profile, stored.train),
+        )
+        is_open = config.system.name is None and config.objective.name is None and request.parent is None
+        if is_open and (suggestion := labelling_system(surveyed.survey.profile)):
+            log(f"hint: {suggestion}")
         _choose_settings(
             request, defaults, vocabulary.sizes, stored, vocabulary.languages.framing, partial, custom_parts, log
         )
@@ -231,14 +237,11 @@ def _survey(
     return SurveyedText(request, survey, split, validation, cleaning, parallel)
 
 
-def _make_vocabulary(
-    surveyed: SurveyedText, defaults: Defaults, names_features: bool, log: Log, cache: PreparationCache
-) -> Vocabulary:
+def _make_vocabulary(surveyed: SurveyedText, defaults: Defaults, log: Log, cache: PreparationCache) -> Vocabulary:
     """Learn the tokenizers, or take over those of a parent run; return them with their sizes and special tokens.
 
-    Settings that depend on the text are set in `defaults`: tokenizers, copying, and the column with features of
-    sources. That column is reported as a choice with `names_features`, if the user has not named it. `surveyed` has the
-    training text and its counts, `cache` results of earlier preparations.
+    Settings that depend on the text are set in `defaults`: tokenizers and copying. `surveyed` has the training text and
+    its counts, `cache` results of earlier preparations.
     """
     request, survey = surveyed.request, surveyed.survey
     data_format = request.data_format
@@ -247,9 +250,6 @@ def _make_vocabulary(
     source, target = tokenizers = make_tokenizers(
         request, defaults, surveyed.training_pairs, survey, surveyed.validation, log, cache
     )
-    if names_features and (column := request.config.data.features_column):
-        symbols = ", ".join(source.features.names[:3])
-        defaults.set_and_report("data.features_column", column, f"it holds features of the sources: {symbols} …")
     choose_copying(defaults, data_format, survey.copying)
     sizes = VocabularySizes(
         source=source.vocab_size, target=target.vocab_size, joint=source is target, features=source.features.id_range
@@ -259,6 +259,21 @@ def _make_vocabulary(
     continued_run = request.parent if request.parent_spec else None  # whose model is trained further
     framing = continued_run.framing if continued_run else resolve.make_framing(spec, target)
     return Vocabulary(tokenizers, sizes, resolve_languages(request.config.data, framing, request.train, request.valid))
+
+
+def _report_columns(defaults: Defaults, user_data: DataConfig, source_tokenizer: Tokenizer) -> None:
+    """Report the columns with features of sources and with targets, if they were found and not named by the user.
+
+    `defaults` has the configuration with the columns, `user_data` what the user has set.
+    """
+    data = defaults.config.data
+    if data.features_column and user_data.features_column is None:
+        symbols = ", ".join(source_tokenizer.features.names[:3])
+        reason = f"it holds features of the sources: {symbols} …"
+        defaults.set_and_report("data.features_column", data.features_column, reason)
+        if user_data.target_column is None and data.target_column is not None:
+            reason = "since column 1, which usually holds the targets, has the features"
+            defaults.set_and_report("data.target_column", data.target_column, reason)
 
 
 def _store_text(

@@ -143,13 +143,15 @@ def make_corpora(config: Config, prefix: str = "") -> list[Corpus]:
 def resolve_features_column(config: Config) -> Config:
     """Set `data.features_column`, the column with feature symbols of sources, if the first training file has one.
 
-    What the user has set stays.
+    If it is the second column, the target is the third one. What the user has set stays.
     """
     if config.data.features_column is not None or config.data.source_features or not config.data.source:
         return config
     corpus = make_corpora(config)[0]
-    column = None if corpus.has_features else corpus.file_format.find_features(corpus, config.data.feature_separator)
-    return config if column is None else replace_settings(config, {"data.features_column": column})
+    if corpus.has_features:  # vectors
+        return config
+    columns = corpus.file_format.find_features(corpus, config.data.feature_separator)
+    return replace_settings(config, {f"data.{name}": column for name, column in columns.items()})
 
 
 def check_feature_symbols(corpus: Corpus, data_format: DataFormat, parent: ParentRun | None) -> None:

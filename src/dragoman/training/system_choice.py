@@ -5,14 +5,19 @@ from __future__ import annotations
 from dragoman.config import Config
 from dragoman.data import DataFormat, TokenStore
 from dragoman.data.lexical_model import monotone_share
+from dragoman.data.text_profile import CorpusProfile
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer
 from dragoman.training.defaults import Defaults, configured_recipe
+from dragoman.training.text_defaults import MAX_WORDS, are_phonemes
 
 MONOTONE_SYSTEM = "hard-monotonic"  # for words that are spelled, pronounced, transliterated or inflected
 MIN_MONOTONE_SHARE = 0.7  # at least 0.75 in the pronunciation of 21 languages, below 0.6 in dates, names and commands
 MAX_WORD_TOKENS = 30  # in the mean; its cost grows with the product of source and target length
 MAX_MONOTONE_PAIRS = 50_000  # from more, a Transformer learns as well
+
+MIN_TAGGED_SHARE = 0.99  # of the lines, with as many tags as words, or with a single label
+MAX_TAGS, MIN_TAG_FREQUENCY = 100, 10  # different ones, and how often each occurs in the mean
 
 
 def choose_system(
@@ -21,9 +26,10 @@ def choose_system(
     data_format: DataFormat,
     tokenizers: tuple[Tokenizer, Tokenizer],
     sizes: VocabularySizes,
+    profile: CorpusProfile,
     store: TokenStore,
 ) -> None:
-    """Choose the system `hard-monotonic` for a small corpus of single words that are spelled in characters.
+    """Choose the system `hard-monotonic` for a small corpus of single words, as characters or as letters with spaces.
 
     It is chosen if most target tokens follow the order of the source tokens that they come from, and the user has not
     named a system, an objective, or a model to start from.
@@ -33,6 +39,7 @@ def choose_system(
         user_config: the configuration as the user has written it.
         data_format: format of the corpus; it must have pairs to translate.
         tokenizers, sizes: of source and target, with their vocabulary sizes.
+        profile: statistics of the training text, by which letters between spaces are told from words.
         store: the tokenized training pairs.
     """
     config = defaults.config
@@ -46,7 +53,8 @@ def choose_system(
         return
     if not (data_format.is_translation and defaults.objective.generates):
         return
-    are_spelled = any(tokenizer.spells for tokenizer in tokenizers)
+    are_letters = all(text is not None and are_phonemes(text) for text in (profile.source, profile.target))
+    are_spelled = are_letters or any(tokenizer.spells for tokenizer in tokenizers)
     have_subwords = any(tokenizer.has_limited_vocabulary for tokenizer in tokenizers)
     is_long = max(column.tokens for column in store.columns) > MAX_WORD_TOKENS * len(store)
     if not are_spelled or have_subwords or is_long or len(store) > MAX_MONOTONE_PAIRS:
@@ -55,3 +63,23 @@ def choose_system(
     if share >= MIN_MONOTONE_SHARE:
         order = f"{100 * share:.0f} % of the target tokens follow the order of the source tokens they come from"
         defaults.set_and_report("system.name", MONOTONE_SYSTEM, f"{len(store):,} pairs of words; {order}")
+
+
+def labelling_system(profile: CorpusProfile) -> str:
+    """Return why another system than a translating one may suit the text, as a sentence for the user; empty if none.
+
+    A target with a tag for each word, or with one of a few labels, can be learned by translating, but a tagger or a
+    classifier is smaller, and is always right about the number of tags.
+    """
+    source, target = profile.source, profile.target
+    if source is None or target is None or source.words_per_line <= MAX_WORDS or are_phonemes(source):
+        return ""
+    occurrences = target.lines * target.words_per_line
+    if not target.is_counted or target.symbols > min(MAX_TAGS, occurrences / MIN_TAG_FREQUENCY):
+        return ""
+    labels = f"one of {target.symbols:,} labels"
+    if target.single_word_lines >= MIN_TAGGED_SHARE:
+        return f"every target is {labels}: --system classifier learns to classify texts"
+    if profile.equal_lengths >= MIN_TAGGED_SHARE and target.symbols < source.symbols:
+        return f"the target has {labels} for each word of the source: --system tagger learns to tag words"
+    return ""

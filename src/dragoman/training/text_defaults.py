@@ -149,7 +149,12 @@ def _tokenizer_choices(
     if profile.source is None or profile.target is None:
         choice = choose_for_text(profile.source or profile.target, max(unknown_source, unknown_target))
         return choice, choice
-    return choose_for_pairs(profile, unknown_source, unknown_target)
+    choices = choose_for_pairs(profile, unknown_source, unknown_target)
+    if defaults.config.system.settings.get("copying") and SUBWORDS in (kinds := {choice.kind for choice in choices}):
+        # a source token is copied as the equal target token, which a word and its subwords have seldom in common
+        choice = TokenizerChoice(SUBWORDS, "copied words need the same kind of tokens in source and target")
+        return choices if len(kinds) == 1 else (choice, choice)
+    return choices
 
 
 def choose_for_pairs(
@@ -186,7 +191,7 @@ def choose_for_pairs(
         if target_choice.kind == SUBWORDS or _may_be_spelled(target, target_choice, profile):
             reason = f"{target.characters_per_line:.1f} characters, as in the source"
             target_choice = TokenizerChoice(CHARACTERS, reason)
-    elif target_choice.kind == SYMBOLS and _are_phonemes(target) and is_pronounced and source.symbols > MAX_LABELS:
+    elif target_choice.kind == SYMBOLS and are_phonemes(target) and is_pronounced and source.symbols > MAX_LABELS:
         reason = f"words of {source.characters_per_line:.1f} characters with phonemes"
         source_choice = TokenizerChoice(CHARACTERS, reason)
     decomposed_source = _decompose(source_choice, source, is_target=False)
@@ -254,14 +259,14 @@ def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
     return (
         text.is_counted
         and text.symbols <= MAX_CLOSED_SYMBOLS
-        and text.unseen_share <= (MAX_UNSEEN_PHONEMES if _are_phonemes(text) else MAX_UNSEEN_SHARE)
+        and text.unseen_share <= (MAX_UNSEEN_PHONEMES if are_phonemes(text) else MAX_UNSEEN_SHARE)
         and unknown <= MAX_UNKNOWN_SHARE
         and text.attached_punctuation <= MAX_ATTACHED_PUNCTUATION
         and text.numerals <= MAX_NUMERALS
     )
 
 
-def _are_phonemes(text: TextProfile) -> bool:
+def are_phonemes(text: TextProfile) -> bool:
     """Whether the symbols (words between spaces) of a text are few and short, such as phonemes or single letters."""
     return text.symbols <= MAX_PHONEMES and text.characters_per_word <= MAX_PHONEME_CHARACTERS
 
