@@ -8,12 +8,37 @@
 DATA holds the corpora of `dragoman recipe`, compressed or not (see `CORPORA`). `NAME@N` is a corpus of which N pairs,
 at equal distances, are trained on; `inflection@N` generates N forms of an invented language. A variant is a name and
 its settings by their dotted names, as JSON: {"wide": {"system.settings.model_dim": 512}}; `default` has none and is
-always there. Every training validates on the validation set of its corpus, with greedy search and with the search that
-the run has chosen; `--test` also decodes the test sets, which no setting may be chosen by. Results are appended to
-`--output`, one JSON line per run; runs that are already there are not repeated. `--jobs` reads the runs and their
-order from JSON lines instead, such as
+always there. Settings that begin with `pretraining.` are those of the pretraining of a corpus that has one. Every
+training validates on the validation set of its corpus, with greedy search and with the search that the run has chosen;
+`--test` also decodes the test sets, which no setting may be chosen by. Results are appended to `--output`, one JSON
+line per run, as soon as they exist; runs that are already there, or in the files of `--done`, are not repeated.
+Validations and scores of runs in progress are appended to a file beside it, OUTPUT.progress, so that nothing is lost
+if the machine is given back. `--jobs` reads the runs and their order from JSON lines instead, such as
 
     {"corpus": "scan-simple", "variant": "wide", "settings": {"system.settings.model_dim": 512}, "seed": 1}
+
+On a machine that is lent for ten minutes at a time, one call per table fills a GPU, and a later call with the results
+of the earlier ones as `--done` continues. A job is only started if it would probably end within `--minutes`, which the
+longest job of the same process tells. Several processes share a GPU well with NVIDIA's MPS:
+
+    nvidia-cuda-mps-control -d
+    RUN="python benchmarks/default_settings.py DATA --done done/*.jsonl --device cuda --parallel 14"
+    RUN="$RUN --test --minutes 9.3"
+    $RUN --corpora multi30k,g2p-medium --seeds 1,2,3 --output $OUT/a.jsonl
+    $RUN --corpora cogs,cmudict,tatoeba,debian,scan --output $OUT/b.jsonl
+    $RUN --corpora ud-ewt,g2p-low --seeds 1,2,3 --output $OUT/c.jsonl
+
+On an H200 nine minutes are enough for about 28 trainings of the size of 8,000 pronunciations, 14 at a time (20 s each).
+Since then `hard-monotonic` has had 1.2 times the computation (R-Drop, fewer steps) and Multi30k twice the steps. So the
+36 runs of the first line take about 16 minutes, two calls; the second line has long jobs first and needs one call if
+COGS (24,155 pairs, 27,000 decoded sentences) ends within it. Twenty configurations and their halving cost six to seven
+complete trainings:
+
+    dragoman sweep /tmp/kor --source kor_train.tsv --valid-source kor_dev.tsv --random 20 --parallel 14 \
+        --set system.name=hard-monotonic,transformer --set system.size=tiny,small \
+        --set system.settings.dropout=0.1..0.5 --set training.batch_tokens=512,1024,2048,4096 \
+        --set training.learning_rate=0.3e-2..3e-2:log
+    dragoman sweep /tmp/kor --show --table markdown > $OUT/kor.md
 """
 
 from __future__ import annotations
@@ -48,6 +73,8 @@ class Corpus:
     valid: tuple[str, ...] = ()  # empty: held out from the training pairs
     tests: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metric: str = "exact"
+    settings: dict[str, Any] = field(default_factory=dict)  # that no default can choose, such as the system `tagger`
+    pretraining: dict[str, Any] = field(default_factory=dict)  # settings; empty: none
 
 
 def pair(folder: str, stem: str, source: str, target: str) -> tuple[str, str]:
@@ -78,10 +105,15 @@ def corpora() -> dict[str, Corpus]:
     found["tatoeba"] = Corpus(splits[0], splits[1], {"test": splits[2]}, "bleu")
     splits = [pair("debian_synopsis", split, "text", "synopsis") for split in ("train", "val", "test")]
     found["debian"] = Corpus(splits[0], splits[1], {"test": splits[2]}, "rouge-l")
+    tagging = Corpus(("ud_ewt/train.tsv",), ("ud_ewt/dev.tsv",), {"test": ("ud_ewt/test.tsv",)}, "accuracy")
+    found["ud-ewt"] = replace(tagging, settings={"system.name": "tagger"})
+    masked = {"system.name": "roberta", "system.size": "small", "training.steps": 4000}
+    found["ud-ewt-pretrained"] = replace(tagging, pretraining=masked)
     return found
 
 
 CORPORA = corpora()
+PRETRAINING = "pretraining."  # begins the names of settings of the pretraining
 
 
 def select_corpora(names: str) -> list[str]:
@@ -139,11 +171,14 @@ def lines(path: Path) -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def read_pairs(data: Path, names: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
+def read_pairs(data: Path, names: tuple[str, ...], metric: str) -> tuple[list[str], list[list[str]]]:
     """Return sources and their references; consecutive lines of a TSV file with equal sources are one source."""
     paths = existing(data, names)
     if len(paths) == 2:
         return list(lines(paths[0])), [[line] for line in lines(paths[1])]
+    if metric == "accuracy":  # a sentence may occur again
+        rows = [line.split("\t") for line in lines(paths[0])]
+        return [words for words, _ in rows], [[tags] for _, tags in rows]
     references: dict[str, list[str]] = {}
     for line in lines(paths[0]):
         source, target, *others = line.split("\t")
@@ -158,31 +193,44 @@ def score(outputs: list[str], references: list[list[str]], metric: str) -> float
 
     if metric == "exact":
         return 100 * mean(output in targets for output, targets in zip(outputs, references))
+    if metric == "accuracy":
+        tags = [(output.split(), targets[0].split()) for output, targets in zip(outputs, references)]
+        return 100 * sum(sum(map(str.__eq__, *pair)) for pair in tags) / sum(len(gold) for _, gold in tags)
     return text_metric(metric)(outputs, [targets[0] for targets in references]).value
 
 
 def run_job(job: Job, data: Path, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train and decode one run; return what is tabulated."""
     import dragoman
+    from dragoman.evaluation.rouge import lead_sentences
 
     corpus, data = open_corpus(job.corpus, data, folder.parent / "data")
     validations: list[dict[str, float]] = []
     messages: list[str] = []
 
-    parent = os.getppid()
+    starter = os.getppid()
 
     def listen(event: Any) -> None:
-        if os.getppid() != parent:  # the benchmark was killed
+        if os.getppid() != starter:  # the benchmark was killed
             sys.exit("stopped")
         if isinstance(event, dragoman.ValidationEvent):
             validations.append({"step": event.step, "loss": event.loss, **event.metrics})
+            note(options.output, job, validations[-1])
         elif isinstance(event, dragoman.MessageEvent):
             messages.append(event.text)
 
     files = existing(data, corpus.train)
     valid = existing(data, corpus.valid)
-    settings = {"training.seed": job.seed, "training.device": options.device, **job.settings}
+    common = {"training.seed": job.seed, "training.device": options.device}
+    own = {name: value for name, value in job.settings.items() if not name.startswith(PRETRAINING)}
+    settings = common | corpus.settings | own
     start = time.monotonic()
+    if corpus.pretraining:
+        texts = [[write_sources(path, folder.parent)] for path in (files[0], valid[0])]
+        more = {name.removeprefix(PRETRAINING): job.settings[name] for name in job.settings.keys() - own.keys()}
+        parent = folder.parent / "pretrained"
+        dragoman.train(parent, source=texts[0], valid_source=texts[1], settings=common | corpus.pretraining | more)
+        settings["training.start_from"] = str(parent)
     run = dragoman.train(
         folder,
         source=files[:1],
@@ -201,17 +249,25 @@ def run_job(job: Job, data: Path, options: argparse.Namespace, folder: Path) -> 
     splits = {"valid": corpus.valid} if corpus.valid else {}
     splits |= corpus.tests if options.test else {}
     for name, names in splits.items():
-        sources, references = read_pairs(data, names)
-        beam_sizes = {name: None} | ({} if options.no_greedy else {f"{name} greedy": 1})
+        sources, references = read_pairs(data, names, corpus.metric)
+        beam_sizes = {name: None} | ({f"{name} greedy": 1} if run.model.can_generate and not options.no_greedy else {})
+        if corpus.metric == "rouge-l":
+            result[f"{name} lead"] = score(lead_sentences(sources), references, corpus.metric)
         for label, beam_size in beam_sizes.items():
-            outputs = [translation.text for translation in run.translate(sources, beam_size, alignment=False)]
+            started = time.monotonic()
+            if run.model.can_generate:
+                outputs = [translation.text for translation in run.translate(sources, beam_size, alignment=False)]
+            else:
+                outputs = [" ".join(sentence.tags) for sentence in run.tag(sources)]
             result[label] = score(outputs, references, corpus.metric)
+            result.setdefault("decoding_seconds", {})[label] = round(time.monotonic() - started, 1)
+            note(options.output, job, {label: result[label]})
             if options.keep_outputs:
                 path = Path(options.keep_outputs) / f"{job.key.replace(' ', '.')}.{label.replace(' ', '-')}.txt"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text("\n".join(outputs) + "\n", encoding="utf-8")
     if not corpus.valid:  # held out: as validated, with the search of the validation
-        keys = {"exact": "exact_match", "bleu": "bleu", "rouge-l": "rouge"}
+        keys = {"exact": "exact_match", "bleu": "bleu", "rouge-l": "rouge_l", "accuracy": "accuracy"}
         values = [record[key] for record in validations if (key := keys[corpus.metric]) in record]
         result["valid"] = max(values, default=0.0)
     result["validations"] = validations
@@ -219,17 +275,32 @@ def run_job(job: Job, data: Path, options: argparse.Namespace, folder: Path) -> 
     return result
 
 
+def write_sources(tsv: Path, folder: Path) -> Path:
+    """Write the first column of a TSV file as a text, and return its path."""
+    path = folder / f"{tsv.name.partition('.')[0]}.txt"
+    path.write_text("".join(line.split("\t")[0] + "\n" for line in lines(tsv)), encoding="utf-8")
+    return path
+
+
+def note(output: Path, job: Job, values: dict[str, Any]) -> None:
+    """Append what is known about a run in progress to the file beside the results."""
+    with output.with_name(f"{output.name}.progress").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"run": job.key, "time": time.strftime("%H:%M:%S")} | values) + "\n")
+
+
 def work(jobs: Any, results: Any, data: Path, options: argparse.Namespace) -> None:
-    """Train one job after the other until there are none left."""
+    """Train one job after the other until there are none left, or too little time for one."""
     import torch
 
     torch.set_num_threads(options.threads)
+    longest = 0.0  # seconds of the jobs so far
     while True:
         try:
             job = jobs.get(timeout=5)
         except queue.Empty:
             return
-        if time.time() > options.deadline:
+        started = time.time()
+        if started + longest > options.deadline:
             return
         folder = Path(tempfile.mkdtemp(prefix="run-"))
         try:
@@ -237,6 +308,7 @@ def work(jobs: Any, results: Any, data: Path, options: argparse.Namespace) -> No
         except Exception:
             record = {"error": traceback.format_exc()[-1500:]}
         shutil.rmtree(folder, ignore_errors=True)
+        longest = max(longest, time.time() - started)
         identity = {"corpus": job.corpus, "variant": job.variant, "seed": job.seed, "settings": job.settings}
         results.put(identity | record)
         if "error" in record:
@@ -247,12 +319,14 @@ def work(jobs: Any, results: Any, data: Path, options: argparse.Namespace) -> No
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    # the last line may be incomplete, if a machine was given back
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]] if path.exists() else []
 
 
 def show(records: list[dict[str, Any]]) -> None:
     """Print one table per corpus, and the mean over the corpora of each kind."""
-    columns = ("valid", "valid greedy", "test", "test greedy", "gen", "test_2016", "test_2017")
+    splits = ("valid", "test", "gen", "test_2016", "test_2017")
+    columns = [f"{split}{search}" for split in splits for search in ("", " greedy", " lead")]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         if "error" in record:
@@ -306,15 +380,18 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="decode the test sets too")
     parser.add_argument("--no-greedy", action="store_true")
     parser.add_argument("--keep-outputs", help="folder for the decoded texts")
-    parser.add_argument("--minutes", type=float, default=1e6, help="no job starts after this time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="no job starts that would probably end later")
     parser.add_argument("--output", type=Path, default=Path("results.jsonl"))
-    parser.add_argument("--show", type=Path)
+    parser.add_argument("--done", type=Path, nargs="*", default=[], help="results of earlier calls")
+    parser.add_argument("--show", type=Path, nargs="+", help="only print the table of these results")
     options = parser.parse_args()
     if options.show:
-        show(load(options.show))
+        show([record for path in options.show for record in load(path)])
         return
     options.deadline = time.time() + 60 * options.minutes
-    done = {f"{r['corpus']} {r['variant']} {r['seed']}" for r in load(options.output)}
+    earlier = [record for path in (options.output, *options.done) for record in load(path)]
+    done = {f"{r['corpus']} {r['variant']} {r['seed']}" for r in earlier if "error" not in r}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     jobs, results = context.Queue(), context.Queue()
     pending = 0
@@ -331,7 +408,6 @@ def main() -> None:
         return worker
 
     workers = [start_worker() for _ in range(min(options.parallel, pending))]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     with options.output.open("a", encoding="utf-8") as file:
         while pending:
             try:
@@ -355,7 +431,7 @@ def main() -> None:
             )
     for worker in workers:
         worker.join(10)
-    show(load(options.output))
+    show([record for path in (*options.done, options.output) for record in load(path)])
 
 
 if __name__ == "__main__":
