@@ -112,7 +112,7 @@ def test_the_fastest_kernel_is_found() -> None:
 
     kernels = {"slow": kernel("slow", 3e-3), "fast": kernel("fast", 1e-4), "as fast": kernel("as fast", 1e-4)}
     assert fastest(kernels, torch.zeros(1)) == "fast"  # the first of equal ones, which need not be packed
-    assert len(set(calls.values())) == 1  # in turns
+    assert calls["fast"] == calls["as fast"] > calls["slow"]  # in turns, until one is clearly slower
 
 
 def test_processes_agree_on_the_first_choice_of_a_shape(tmp_path: Path) -> None:

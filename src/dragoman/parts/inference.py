@@ -20,7 +20,7 @@ from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
 from dragoman.parts.kernel_choice import Product
-from dragoman.parts.mixer import CachedKeys, Context, Mixer, MixerOutput, SequenceLayout, State
+from dragoman.parts.mixer import CachedKeys, Context, Memory, Mixer, MixerOutput, SequenceLayout, State
 from dragoman.parts.norm import Identity, LayerNormModule
 from dragoman.parts.packed_linear import KERNELS, pack
 from dragoman.parts.positions import SinusoidalPosition, SinusoidalTable
@@ -224,21 +224,25 @@ class InferenceCrossAttention(CrossAttentionMixer):
         _copy_attributes(self, part)
         self.plain = isinstance(part.query_norm, Identity)
 
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Project the encoder's output to keys and values, and add the mask of its padding, B 1 1 S, for all steps."""
+        projections, visible = super().project_memory(memory), memory.layout.token_mask  # B S
+        if visible is not None:
+            mask = torch.where(visible, 0.0, -torch.inf).to(memory.states.dtype)
+            projections["mask"] = mask[:, None, None]
+        return projections
+
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, R T D (R = B·K rows) → R T D, attending to the encoder's output by two matrix products.
 
         Uses the base class to record attention, with norms of queries, and if keys are not stored transposed.
         """
-        memory = context.encoded_source
-        key, value = self.memory_projections(memory).values()  # B G S E
+        projections = self.memory_projections(context.encoded_source)
+        key, value = projections["key"], projections["value"]  # B G S E
         if context.recorder is not None or not self.plain or key.stride(-2) != 1:
             return super().forward(x, context, state)
-        if context.masks is not None and "memory" in context.masks.additive:  # computed by a layer below
-            mask = context.masks.additive["memory"]
-        else:
-            mask = additive_mask(context.layout, memory.layout, context, self.attention_args(context), x)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
-        y = matmul_attention(query, key, value, mask, self.scale)
+        y = matmul_attention(query, key, value, projections.get("mask"), self.scale)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)
 
     __call__ = forward

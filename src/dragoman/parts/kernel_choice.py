@@ -22,7 +22,8 @@ from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
 
-MIN_ROUNDS = 6  # of which the first warms up and is not measured
+MIN_ROUNDS_OF_ALL, MIN_ROUNDS = 2, 5  # rounds of measurements for all kernels, and for those that may be the fastest
+MAX_EXCESS = 0.5  # a kernel takes no further part if its shortest time exceeds that of another by more than this share
 MAX_SECONDS = 0.1  # after which no further round of measurements begins; reached only on a busy machine
 TIME_TOLERANCE = 0.05  # two times are equal if they differ by less than this share
 EVICTING_BYTES = 16 << 20  # memory written before a measurement: more than the second-level caches of a few cores
@@ -97,22 +98,30 @@ def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
 def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
     """Return the name of the kernel that is fastest for the input x, the first of equally fast ones.
 
-    The kernels run in turns, until the two shortest times of each agree: other programs only make a kernel slower.
-    Before each call the caches are overwritten. In a model, the weights of all other layers are read between two calls
-    of a layer, so that its own weights come from the memory or a shared cache, and not from the cache of one core.
+    The kernels run in turns, until the two shortest times of each agree: other programs only make a kernel slower. One
+    that is clearly slower than another takes no further part. Before each call the caches are overwritten. In a model,
+    the weights of all other layers are read between two calls of a layer, so that its own weights come from the memory
+    or a shared cache, and not from the cache of one core.
     """
+    for product in kernels.values():
+        product(x)  # warms up
     times: dict[str, list[float]] = {name: [] for name in kernels}
     other_weights = torch.zeros(EVICTING_BYTES, dtype=torch.uint8)
     end, rounds = time.perf_counter() + MAX_SECONDS, 0
-    while rounds < MIN_ROUNDS or (time.perf_counter() < end and not all(map(_is_reproduced, times.values()))):
-        for name, product in kernels.items():
+    while len(times) > 1:
+        if rounds >= MIN_ROUNDS and (time.perf_counter() > end or all(map(_is_reproduced, times.values()))):
+            break
+        for name, measured in times.items():
             other_weights.add_(1)  # on all threads
             before = time.perf_counter()
-            product(x)
-            if rounds > 0:
-                times[name].append(time.perf_counter() - before)
+            kernels[name](x)
+            measured.append(time.perf_counter() - before)
         rounds += 1
-    chosen, *others = kernels
+        shortest = {name: min(measured) for name, measured in times.items()}
+        limit = (1 + MAX_EXCESS) * min(shortest.values())
+        if rounds >= MIN_ROUNDS_OF_ALL:
+            times = {name: measured for name, measured in times.items() if shortest[name] <= limit}
+    chosen, *others = times
     for name in others:
         if min(times[name]) < (1 - TIME_TOLERANCE) * min(times[chosen]):
             chosen = name
