@@ -16,7 +16,7 @@ from dragoman.systems import VocabularySizes, get_system
 from dragoman.text.framing import ENCODER_DECODER_FRAMING
 from dragoman.text.tokenizer import learn_tokenizer
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.parallel import ParallelStrategy
+from dragoman.training.parallel import ProcessGroup, make_strategy
 from dragoman.training.train_step import TrainStep, iterate_steps
 from peers.protocol import CLIP, LABEL_SMOOTHING, RATE, Precision, Sizes
 
@@ -31,8 +31,15 @@ def spec(sizes: Sizes) -> EncoderDecoder:
     return system_spec
 
 
-def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens: int) -> Callable[[], int]:
-    """Return a function that trains on the next batch and returns its number of target tokens."""
+def trainer(
+    sizes: Sizes,
+    device: str,
+    precision: Precision,
+    store: Path,
+    tokens: int,
+    processes: ProcessGroup | None = None,
+) -> Callable[[], int]:
+    """Return a function that trains on the next batch of this process and returns its number of target tokens."""
     gpu = device == "cuda"
     if not gpu:
         keep_freed_memory()
@@ -44,7 +51,9 @@ def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens
     )
     packed = gpu and objective.supports_packing
     config = TrainingConfig(optimizer="adam", beta2=0.98, seed=1, clip_norm=CLIP, precision=precision, compile=packed)
-    strategy = ParallelStrategy(device=torch.device(device))
+    processes = processes or ProcessGroup()
+    strategy = make_strategy("replicated", processes, torch.device(device))
+    strategy.distribute(model)
     train_step = TrainStep(objective, build_optimizer(model, config), config, strategy, packed=packed)
     batches = Batches(
         TokenStore(store),
@@ -54,14 +63,15 @@ def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens
         packed=packed,
         pad_to_multiples=(32, 4) if gpu else (1, 1),
     )
-    stream = prefetch(iterate_steps(batches, DataPosition(), 1, pinned=gpu), depth=4)
+    stream = prefetch(iterate_steps(batches, DataPosition(), processes.world_size, processes, pinned=gpu), depth=4)
     step_number = 0
 
     def step() -> int:
         nonlocal step_number
         batches_of_step = next(stream)
         step_number += 1
-        train_step(batches_of_step.batches, step_number, RATE, batches_of_step.target_tokens)
+        (all_tokens,) = processes.all_reduce_sum([batches_of_step.target_tokens])
+        train_step(batches_of_step.batches, step_number, RATE, int(all_tokens))
         return batches_of_step.target_tokens
 
     return step
