@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ else:
 
 WINDOWS_LOCK_POSITION = 2**30  # of the locked byte: behind the content, which others may then read and truncate
 MAX_LINK_BYTES, MAX_LINK_DEPTH = 500, 8
+LOCK_INTERVAL_SECONDS = 0.1  # between two attempts to lock a file
 
 
 @contextmanager
@@ -175,6 +177,19 @@ def exclusive_run_lock(folder: Path) -> Iterator[None]:
         lock = (folder / ".lock").open("w")
     with lock:
         lock_file(lock, f"{folder} is being trained by another process: wait for it, or stop it")
+        yield
+
+
+@contextmanager
+def blocking_lock(path: Path) -> Iterator[None]:
+    """Hold a lock on a file, which is created if it does not exist, after waiting for other processes to release it."""
+    with path.open("w") as file:
+        while True:
+            try:
+                _try_lock(file.fileno())
+                break
+            except (BlockingIOError, PermissionError):
+                time.sleep(LOCK_INTERVAL_SECONDS)
         yield
 
 

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
+import dragoman
 from dragoman.bulk import BulkJob, LocalExecutor, RayExecutor
 from dragoman.bulk.block_worker import ProcessRows, Rows
 from dragoman.bulk.row_formats import RowResult
 from dragoman.errors import UserError
 
-pytest.importorskip("ray")
-from ray_nodes import Nodes, connect_with_path, ray_processes, two_nodes  # needs Ray
+ray = pytest.importorskip("ray")
+from ray.cluster_utils import Cluster  # noqa: E402
+from ray_nodes import NODE, Nodes, connect_with_path, ray_processes, two_nodes  # noqa: E402  # needs Ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -125,3 +127,49 @@ def test_a_killed_driver_resumes(inputs: Path, tmp_path: Path, cluster: Nodes) -
 def test_no_cluster_at_the_address(inputs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no Ray cluster at '127.0.0.1:1'"):
         list(make_job(inputs, tmp_path / "out").run(RayExecutor("127.0.0.1:1")))
+
+
+def write_other_version(folder: Path) -> None:
+    """Make a copy of the package that has another version."""
+    package = Path(dragoman.__file__).parent
+    (folder / "dragoman").mkdir(parents=True)
+    for path in package.iterdir():
+        if path.name not in ("__init__.py", "__pycache__"):
+            (folder / "dragoman" / path.name).symlink_to(path)
+    text = (package / "__init__.py").read_text(encoding="utf-8")
+    (folder / "dragoman" / "__init__.py").write_text(text.replace(f'"{dragoman.__version__}"', '"9.9.9"'))
+
+
+def test_a_machine_with_another_version(inputs: Path, tmp_path: Path) -> None:
+    write_other_version(tmp_path / "other")
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0, "include_dashboard": False})
+    try:
+        cluster.add_node(**NODE, env_vars={"PYTHONPATH": str(tmp_path / "other")})
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        executor = RayExecutor(cluster.address, num_actors=1)
+        sentence = (
+            rf"^the machine 127.0.0.1 of the cluster has dragoman 9.9.9, but this one {dragoman.__version__}: install "
+            "the same version on all machines$"
+        )
+        with pytest.raises(UserError, match=sentence):
+            list(make_job(inputs, tmp_path / "out").run(executor))
+        with pytest.raises(UserError, match=sentence):
+            list(executor.map_in_order(len, ["a"]))
+        assert not (tmp_path / "out" / "a.txt").exists()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_a_machine_without_the_package(tmp_path: Path) -> None:
+    (tmp_path / "dragoman").mkdir()
+    (tmp_path / "dragoman" / "__init__.py").write_text("raise ImportError('No module named dragoman')")
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0, "include_dashboard": False})
+    try:
+        cluster.add_node(**NODE, env_vars={"PYTHONPATH": str(tmp_path)})
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        with pytest.raises(UserError, match=r"the machine 127.0.0.1 of the cluster has no dragoman \(No module named"):
+            list(RayExecutor(cluster.address).map_in_order(len, ["a"]))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

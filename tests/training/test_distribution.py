@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,64 @@ def test_torchrun_restarts_from_the_last_checkpoint(corpus: Path, tmp_path: Path
     assert_alike(tmp_path / "whole", tmp_path / "run")
 
 
+LOST_MACHINE = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from processes import KILL, Event, command
+kill = os.kill
+def lose_machine(process, signal):
+    kill(os.getppid(), signal)  # torchrun's agent
+    kill(process, signal)
+os.kill = lose_machine
+command(sys.argv[1:], Event(int(os.environ["RANK"]), 12, KILL) if os.environ["MACHINE"] == "second" else None)
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_continues_on_the_machine_that_is_left(corpus: Path, tmp_path: Path) -> None:
+    """Two agents of torchrun train together until one of them is lost with its process."""
+    (tmp_path / "script.py").write_text(LOST_MACHINE.format(tests=str(Path(__file__).parent)))
+    (tmp_path / "config.yaml").write_text(to_yaml(config_of(corpus, "transformer")))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1"]
+    torchrun += ["--max-restarts", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    torchrun += ["--local-addr", "127.0.0.1", "--rdzv-conf", "last_call_timeout=20,keep_alive_interval=2"]
+    arguments = ["train", str(tmp_path / "run"), "--config", str(tmp_path / "config.yaml"), "--resume-if-exists"]
+    agents = []
+    for machine in ("first", "second"):
+        with (tmp_path / machine).open("w") as said:
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "MACHINE": machine}
+            command_line = [*torchrun, str(tmp_path / "script.py"), *arguments]
+            agents.append(subprocess.Popen(command_line, stdout=said, stderr=said, env=environment))
+        if machine == "first":  # it has the rendezvous
+            wait_until_listening(endpoint)
+    try:
+        codes = [agent.wait(500) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    said = (tmp_path / "first").read_text()
+    assert codes == [0, -KILL], said
+    assert "training on 2 processes with replicated weights" in said + (tmp_path / "second").read_text()
+    assert "resuming at step 9" in said
+    assert "step 16: stopped: reached 16 steps" in said
+    prepare_run(tmp_path / "whole", config_of(corpus, "transformer"), lambda text: None)
+    resume(tmp_path / "whole", 1)
+    assert_alike(tmp_path / "whole", tmp_path / "run")
+
+
+def wait_until_listening(endpoint: str) -> None:
+    """Wait until somebody listens at an address of this machine."""
+    host, _, port = endpoint.rpartition(":")
+    for _ in range(1200):
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"nobody listens at {endpoint}")
+
+
 def wait_for_the_first(signs: int) -> None:
     """The first process works until it has sent some signs of life, which the other one has received."""
     distribution.HEARTBEAT_SECONDS = 0.05
@@ -386,10 +446,10 @@ def test_every_batch_of_a_step_is_computed_once(
 
 
 def test_new_run_accumulates_one_batch_per_process() -> None:
-    config, said = accumulate_for_processes(Config(), ProcessGroup(0, 4))
+    config, said = accumulate_for_processes(Config(), 4)
     assert config.training.gradient_accumulation == 4
     assert said == ["training.gradient_accumulation=4  (batches per step: one for each process)"]
-    assert accumulate_for_processes(config, ProcessGroup(0, 2)) == (config, [])
+    assert accumulate_for_processes(config, 2) == (config, [])
 
 
 def test_process_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from dragoman.api.evaluate_run import evaluate
 from dragoman.api.events import TrainingCallback
 from dragoman.api.parent_models import open_parent
 from dragoman.api.seed_processes import train_in_processes
-from dragoman.api.train_run import log_function, log_preparation, resume_training, temporarily_registered
+from dragoman.api.train_run import log_function, resume_training
+from dragoman.api.training_task import log_preparation, temporarily_registered
 from dragoman.api.tune_search import validation_store
 from dragoman.config import Config
 from dragoman.errors import UserError

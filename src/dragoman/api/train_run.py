@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -17,6 +16,8 @@ from dragoman import config as configuration
 from dragoman import console
 from dragoman.api.events import MessageEvent, StepEvent, TrainingCallback, ValidationEvent
 from dragoman.api.parent_models import open_parent
+from dragoman.api.ray_training import training_executor
+from dragoman.api.training_task import TrainingExecutor, TrainingTask, log_preparation
 from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
@@ -24,14 +25,13 @@ from dragoman.parts.spec import Spec
 from dragoman.processes import OrderedMap
 from dragoman.run import Run, load, read_spec
 from dragoman.run_files import CONFIG_FILE, is_ensemble_folder
-from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
-from dragoman.training.display import Display, SilentDisplay
-from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
+from dragoman.systems import PaperTraining, System, VocabularySizes
+from dragoman.training.display import Display
+from dragoman.training.parallel import accumulate_for_processes
 from dragoman.training.prepare import PreparedRun, prepare_run
 from dragoman.training.recipes import IMPORTED_MODEL_RATE
-from dragoman.training.recording_display import RecordingDisplay
-from dragoman.training.trainer import Trainer, TrainingOutcome
-from dragoman.training.training_budget import change_resumed_run
+from dragoman.training.run_mirror import RunMirror
+from dragoman.training.trainer import TrainingOutcome
 from dragoman.training.validation import ValidationResult
 
 Paths = str | Path | Sequence[str | Path]
@@ -54,6 +54,8 @@ def train(
     callback: TrainingCallback | None = None,
     resume: bool = False,
     seeds: int | None = None,
+    on: str = "local",
+    num_workers: int | None = None,
 ) -> Run:
     """Train a model and return it, ready to translate.
 
@@ -76,6 +78,8 @@ def train(
             standard error.
         resume: continue the run in `folder`. With more `training.steps`, `epochs` or `minutes` it is extended.
         seeds: train this many runs with the seeds 1, 2, … into the folders seed1, seed2, … of `folder`.
+        on: where to train: local, ray (a cluster on this machine) or ray://HOST:PORT. See docs/cluster.md.
+        num_workers: with `on="ray"`, the number of processes. By default one per GPU of the cluster, or per CPU.
 
     Returns:
         The run with its best checkpoint; the ensemble of all runs with `seeds`.
@@ -91,6 +95,9 @@ def train(
     """
     from dragoman.api.seed_training import resume_seeds, start_seeds  # imports this module
 
+    executor = training_executor(on, num_workers)
+    if executor is not None and seeds is not None:
+        raise UserError("several seeds are trained on this machine: leave on='ray' out, or train each seed by itself")
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     changes: dict[str, Any] = {f"data.{name}": _path_list(paths) for name, paths in files.items() if paths}
     changes |= {"system.size": size} if size is not None else {}
@@ -103,13 +110,20 @@ def train(
         if is_ensemble_folder(folder):
             resume_seeds(folder, changes, seeds, custom_parts=custom_parts, callback=callback)
         else:
-            resume_training(folder, changes, custom_parts=custom_parts, callback=callback)
+            resume_training(folder, changes, custom_parts=custom_parts, callback=callback, executor=executor)
     else:
         changes |= {"system.name": system_name} if system_name is not None else {}
         config = configuration.replace_settings(config or Config(), changes)
         folder = _new_folder(config.system.name or "transformer") if folder is None else Path(folder)
         if seeds is None:
-            start_training(folder, config, custom_system=custom_system, custom_parts=custom_parts, callback=callback)
+            start_training(
+                folder,
+                config,
+                custom_system=custom_system,
+                custom_parts=custom_parts,
+                callback=callback,
+                executor=executor,
+            )
         else:
             start_seeds(
                 folder, config, seeds, custom_system=custom_system, custom_parts=custom_parts, callback=callback
@@ -124,6 +138,8 @@ def start_training(
     custom_system: System | None = None,
     custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
+    resume_if_exists: bool = False,
+    executor: TrainingExecutor | None = None,
 ) -> TrainingOutcome | None:
     """Prepare and train a new run.
 
@@ -133,20 +149,14 @@ def start_training(
         custom_system: definition of the system `config.system.name`, if it is not a built-in one.
         custom_parts: classes of custom parts.
         callback: receives events; by default progress is shown on standard error.
+        resume_if_exists: continue the run if the folder, or its copy `training.mirror`, holds one already.
+        executor: where to train; by default in this process and those that torchrun has started with it.
 
     Returns:
         The outcome, or None in all but the first of several processes.
     """
-
-    def prepare(processes: ProcessGroup) -> None:
-        """Prepare the run folder (tokenizers, data, configuration); called by the first of several processes."""
-        adapted, choices = accumulate_for_processes(config, processes)  # at least one batch per process and step
-        with temporarily_registered(config.system.name, custom_system):
-            prepared = prepare_run(folder, adapted, log, custom_parts, open_parent=open_parent)
-        log_preparation(prepared, choices, log)
-
-    log = log_function(callback)
-    return _train(folder, prepare, custom_parts, callback)
+    task = TrainingTask(folder, config, {}, config.training.mirror, custom_system, tuple(custom_parts))
+    return _execute(replace(task, resume_if_exists=resume_if_exists), callback, executor)
 
 
 def prepare_training(
@@ -160,8 +170,13 @@ def prepare_training(
         processes: number of processes that will train the run; each gets at least one batch per step.
         parallel: maps a function over chunks of text, by default with `data.num_workers` processes.
     """
-    adapted, choices = accumulate_for_processes(config, ProcessGroup(world_size=processes))
+    mirror = None if config.training.mirror is None else RunMirror(folder, config.training.mirror)
+    if mirror is not None:
+        mirror.check_free()
+    adapted, choices = accumulate_for_processes(config, processes)
     prepared = prepare_run(folder, adapted, console.log, open_parent=open_parent, parallel=parallel)
+    if mirror is not None:
+        mirror.publish()
     log_preparation(prepared, choices, console.log)
     return prepared
 
@@ -182,97 +197,37 @@ def resume_training(
     custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
     command: str = "dragoman train",
+    executor: TrainingExecutor | None = None,
 ) -> TrainingOutcome | None:
     """Continue a run where it stopped.
 
     Args:
-        folder: run folder.
-        settings: changes of the limits (training.steps, epochs, minutes, patience), the device or the parallelism.
+        folder: run folder; it need not exist if `training.mirror` in `settings` names a copy.
+        settings: changes of the limits (training.steps, epochs, minutes, patience), the device, the parallelism or the
+            mirror.
         custom_parts: classes of custom parts.
         callback: receives events; by default progress is shown on standard error.
         command: beginning of a command that trains this run, for messages.
+        executor: where to train; by default in this process and those that torchrun has started with it.
 
     Returns:
         The outcome, or None in all but the first of several processes.
     """
-
-    def read_config(processes: ProcessGroup) -> Config:
-        """Write the changed settings into the run's config.yaml, and return its configuration."""
+    mirror = settings.get("training.mirror")
+    if mirror is None:
         read_spec(folder, custom_parts)  # raises a UserError if it is not a run
-        return change_resumed_run(folder, settings) if settings else configuration.from_yaml(folder / CONFIG_FILE)
+        mirror = configuration.from_yaml(folder / CONFIG_FILE).training.mirror
+    task = TrainingTask(folder, None, settings, mirror, custom_parts=tuple(custom_parts), command=command)
+    return _execute(task, callback, executor)
 
-    return _train(folder, read_config, custom_parts, callback, command)
 
-
-def _train(
-    folder: Path,
-    prepare: Callable[[ProcessGroup], Config | None],
-    custom_parts: Sequence[type[Spec]],
-    callback: TrainingCallback | None,
-    command: str = "",
+def _execute(
+    task: TrainingTask, callback: TrainingCallback | None, executor: TrainingExecutor | None
 ) -> TrainingOutcome | None:
-    """Train the run in a folder from its last checkpoint, and write report.html.
-
-    Args:
-        folder: the run folder.
-        prepare: called first, by one process: prepares a new run, or returns the configuration of a resumed one.
-        custom_parts: classes of custom parts.
-        callback: receives events; None shows progress on standard error.
-        command: beginning of a command that trains this run, for the message about resuming.
-
-    Returns:
-        The outcome, or None in all but the first of several processes (rank 0).
-    """
-    processes = ProcessGroup.join()
-    with processes.report_lost_process(
-        lambda: f"another process ended while {folder} was prepared: see its message, and start again"
-    ):
-        resumed_config = processes.on_first_rank(lambda: prepare(processes))
+    """Train where the executor does; report to the callback, or by default on standard error."""
     display = Display(live=sys.stderr.isatty()) if callback is None else CallbackDisplay(callback)
-    recorder = RecordingDisplay(display, folder)
-    display = SilentDisplay() if processes.rank else recorder
-    trainer = Trainer(folder, display, resumed_config, processes, custom_parts)
     log = log_function(callback)
-    if not processes.rank and resumed_config is not None:
-        log(trainer.budget.resume_message(trainer.state, command))
-    if not processes.rank and trainer.strategy.name:
-        log(f"training on {processes.world_size} processes with {trainer.strategy.name} weights")
-    outcome = trainer.train()
-    processes.destroy()
-    if processes.rank:
-        return None
-    from dragoman.lens.run_report import write_report
-
-    write_report(load(folder, device="cpu", custom_parts=custom_parts))
-    recorder.finish("interrupted" if outcome.interrupted else "finished", outcome.reason, outcome.state.step)
-    return outcome
-
-
-def log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:
-    """Log the data statistics, examples, model size and automatic settings of a prepared run.
-
-    `choices` are further lines about automatic settings, such as "batch_tokens 4096 (…)".
-    """
-    log("")
-    for line in prepared.preflight.lines():
-        log(line)
-    log("")
-    for example in prepared.examples:
-        for line in ("example of the training task:", *(f"  {line}" for line in example.lines())):
-            log(line)
-    if prepared.examples:
-        log("")
-    system = prepared.config.system
-    size = f" ({system.size})" if system.size else ""
-    parameters, objective = prepared.parameters, prepared.config.objective.name
-    log(f"{system.name}{size}, {parameters.total:,} parameters, objective {objective}")
-    if parameters.trained < parameters.total:
-        log(f"{parameters}")
-    log("automatic settings:")
-    for choice in (*choices, *prepared.choices):
-        log(f"  {choice}")
-    log("change them with --set NAME=VALUE; 'dragoman systems' lists the systems")
-    log("")
+    return task.run(display, log) if executor is None else executor.train(task, display, log)
 
 
 class CallbackDisplay(Display):
@@ -357,18 +312,3 @@ def _custom_system(builder: Callable[..., ModelSpec]) -> System:
         base_learning_rate=IMPORTED_MODEL_RATE,
         paper_training=PaperTraining("adam", "inverse-sqrt", warmup_steps=4000, noam_factor=1.0),
     )
-
-
-@contextmanager
-def temporarily_registered(name: str | None, system: System | None) -> Iterator[None]:
-    """Add a custom system under this name to the table of systems while the block runs; nothing to do for None."""
-    if name is None or system is None:
-        yield
-        return
-    if name in SYSTEMS:
-        raise UserError(f"{name} is a built-in system: give the function of your system another name")
-    SYSTEMS[name] = system
-    try:
-        yield
-    finally:
-        del SYSTEMS[name]

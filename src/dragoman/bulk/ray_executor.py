@@ -148,7 +148,40 @@ def connect(address: str = "") -> Any:
             raise UserError(
                 f"connecting to the Ray cluster failed: {reason}; it needs the Ray and Python versions of this machine"
             ) from None
+    _check_nodes(ray)
     return ray
+
+
+def _check_nodes(ray: Any) -> None:
+    """Raise a UserError if a machine of the cluster has another version of this package, or none."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def installed_version() -> str:  # a local function is sent as a whole: it also runs where other versions are
+        """Return the version on another machine."""
+        import dragoman
+
+        return dragoman.__version__
+
+    ask = ray.remote(num_cpus=0)(installed_version)
+    answers = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            answers.append((node["NodeManagerAddress"], ask.options(scheduling_strategy=there).remote()))
+    for address, answer in answers:
+        try:
+            version = ray.get(answer)
+        except ray.exceptions.RayTaskError as error:
+            raise UserError(
+                f"the machine {address} of the cluster has no dragoman ({error.cause}): install version {__version__}"
+            ) from None
+        except ray.exceptions.RayError:
+            continue  # the machine has just been lost
+        if version != __version__:
+            raise UserError(
+                f"the machine {address} of the cluster has dragoman {version}, but this one {__version__}: install the "
+                "same version on all machines"
+            )
 
 
 def _quiet_datasets() -> None:

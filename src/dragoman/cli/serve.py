@@ -82,7 +82,7 @@ def serve(
     if print_config:
         return
     if cluster.on != "local":
-        cluster.serve(service, build.with_absolute_paths(), server, options)
+        cluster.serve(service, build.with_absolute_paths().of_each_run(), server, options)
         return
     socket = serving.bind_socket(server.host, server.port)
     address, port = socket.getsockname()[:2]
@@ -144,6 +144,10 @@ class ServiceBuilder:
         runs = [str(Path(run).resolve()) for run in self.runs]
         keys, suggestions, analysis = map(absolute_paths, (self.keys, self.suggestions, self.analysis))
         return replace(self, runs=runs, keys=keys, suggestions=suggestions, analysis=analysis)
+
+    def of_each_run(self) -> list[ServiceBuilder]:
+        """Return a builder for every single run."""
+        return [replace(self, runs=[run]) for run in self.runs]
 
 
 def absolute_paths(options: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -221,27 +221,34 @@ class AnalysisOptions:
 class ClusterOptions:
     """Replicas on a Ray cluster."""
 
-    on: Annotated[
-        str, "Where: local, ray (a cluster on this machine), or ray://HOST:PORT of a cluster. One run.", "PLACE"
-    ] = "local"
+    on: Annotated[str, "Where: local, ray (a cluster on this machine), or ray://HOST:PORT of a cluster.", "PLACE"] = (
+        "local"
+    )
     min_replicas: Annotated[int, _at_least(1, "With --on ray, minimum number of replicas of the run.")] = 1
     max_replicas: Annotated[int, _at_least(1, "With --on ray, maximum number of replicas of the run.")] = 1
     target_requests: Annotated[
         int, _at_least(1, "With --on ray, add replicas if more requests per replica than this are not answered yet.")
     ] = 16
     gpus_per_replica: Annotated[
-        float, _at_least(0, "With --on ray, GPUs of each replica of the run; 0.5 puts two on a GPU.")
+        float, _at_least(0, "With --on ray, GPUs of each replica of a run; 0.5 puts two on a GPU.")
     ] = 0.0
-    cpus_per_replica: Annotated[float, _at_least(0, "With --on ray, CPUs of each replica of the run.")] = 1.0
+    cpus_per_replica: Annotated[float, _at_least(0, "With --on ray, CPUs of each replica of a run.")] = 1.0
+    path: Annotated[
+        str, "With --on ray, path of the service, if the cluster has several. Of several runs, each is at PATH/RUN."
+    ] = "/"
     detach: Annotated[bool, "With --on ray, end when the service is ready; it stays on the cluster."] = False
 
     def serve(
-        self, service: Service, build: Callable[[], Service], server: ServerOptionGroup, options: ServerOptions
+        self,
+        service: Service,
+        builds: Sequence[Callable[[], Service]],
+        server: ServerOptionGroup,
+        options: ServerOptions,
     ) -> None:
-        """Serve a run by replicas on a Ray cluster until Ctrl-C, or only start them with --detach.
+        """Serve runs by replicas on a Ray cluster until Ctrl-C, or only start them with --detach.
 
-        `service` is only asked for its run; each replica calls `build` for a service of its own. `server` says where
-        the cluster listens, `options` who may reach it and what it logs.
+        `service` has all runs and is not started; each replica of a run calls its function in `builds` for a service of
+        its own. `server` says where the cluster listens, `options` who may reach it and what it logs.
         """
         from dragoman.bulk import RayExecutor, executor_from_text
         from dragoman.console import log
@@ -249,8 +256,6 @@ class ClusterOptions:
 
         executor = executor_from_text(self.on, None)
         assert isinstance(executor, RayExecutor)
-        if len(service.run_names) > 1:
-            raise UserError("--on ray serves one run, whose replicas share the cluster: name one run")
         unsupported = {"--tls-cert": options.tls, "--shutdown-delay": options.shutdown_delay}
         if used := [name for name, value in unsupported.items() if value]:
             raise UserError(f"{used[0]} cannot be used with --on ray: use a reverse proxy, or leave it out")
@@ -261,16 +266,20 @@ class ClusterOptions:
             self.gpus_per_replica,
             self.cpus_per_replica,
         )
-        name = service.run_names[0]
-        ray_serve = deploy(
-            *(name, build, service.source_version(name), options, replicas),
-            address=executor.address,
-            host=server.host,
-            port=server.port,
-        )
-        print(f"http://{server.host}:{server.port}", flush=True)
+        names, prefix = service.run_names, f"/{self.path.strip('/')}".rstrip("/")
+        for name, build in zip(names, builds):
+            route_prefix = (prefix or "/") if len(names) == 1 else f"{prefix}/{name}"
+            ray_serve = deploy(
+                *(name, build, service.source_version(name), options, replicas),
+                address=executor.address,
+                host=server.host,
+                port=server.port,
+                route_prefix=route_prefix,
+            )
+            print(f"http://{server.host}:{server.port}{route_prefix.rstrip('/')}/", flush=True)
         if self.detach:
-            log(f"{name} stays on the cluster; 'serve shutdown' ends it")
+            log(f"{', '.join(names)}: on the cluster until 'serve shutdown'")
             return
         wait_for_signal()
-        ray_serve.delete(name)
+        for name in names:
+            ray_serve.delete(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,11 @@ from dragoman.cli.checks import check_run, check_training
 from dragoman.cli.options import Json, Settings, program_name
 from dragoman.console import log, print_json
 from dragoman.errors import UserError
-from dragoman.run_files import is_ensemble_folder, is_run_folder
+from dragoman.run_files import is_ensemble_folder
 
 if TYPE_CHECKING:
     from dragoman.api.seed_training import SeedsOutcome
+    from dragoman.api.training_task import TrainingExecutor
     from dragoman.run import Run
     from dragoman.training.trainer import TrainingOutcome
 
@@ -58,9 +60,44 @@ TRAIN_OPTIONS = {
     "--source-word-vectors": "text.source_word_vectors",
     "--target-word-vectors": "text.target_word_vectors",
     "--keep-history": "training.keep_history",
+    "--mirror": "training.mirror",
     "--seed": "training.seed",
     "--device": "training.device",
 }
+
+
+@dataclass(frozen=True)
+class TrainingPlace:
+    """Where a run is trained."""
+
+    on: Annotated[
+        str, "Where to train: local, ray (a cluster on this machine) or ray://HOST:PORT of a cluster.", "PLACE"
+    ] = "local"
+    num_workers: Annotated[
+        int | None,
+        typer.Option(help="With --on ray, number of processes. Default: one per GPU, or per CPU without GPUs.", min=1),
+    ] = None
+    cpus_per_worker: Annotated[float, typer.Option(help="With --on ray, CPUs of each process.", min=0.1)] = 1.0
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            help="With --on ray, how often training goes on from the last checkpoint after a process or machine is "
+            "lost.",
+            min=0,
+        ),
+    ] = 3
+
+    def executor(self, is_single_run: bool) -> TrainingExecutor | None:
+        """Return where to train; None: in this process. A dry run and several seeds (not a single run) stay here."""
+        if self.on == "local":
+            return None
+        if not is_single_run:
+            raise UserError("--on trains one run on a cluster: leave it out with --seeds, --dry-run and --watch")
+        from dragoman.api.ray_training import training_executor
+
+        return training_executor(
+            self.on, self.num_workers, cpus_per_worker=self.cpus_per_worker, max_restarts=self.max_restarts
+        )
 
 
 def train(
@@ -78,6 +115,11 @@ def train(
     set_settings: Settings = None,
     resume: Annotated[
         bool, "Continue the run. With more --steps, --epochs or --minutes, extend a finished one."
+    ] = False,
+    resume_if_exists: Annotated[
+        bool,
+        "Continue the run, with its saved settings, if it exists: for commands that torchrun or a batch system starts "
+        "again.",
     ] = False,
     dry_run: Annotated[
         bool, "Check the data, choose all settings and print both, without training; no run is created."
@@ -97,6 +139,8 @@ def train(
         int, typer.Option(help="With --watch: port of the page; 0: any free port.", min=0, max=65535)
     ] = 0,
     keep_watching: Annotated[bool, "With --watch: serve the page after the training until Ctrl-C."] = False,
+    *,
+    place: TrainingPlace,
     as_json: Json = False,
 ) -> None:
     """Train a model from text files.
@@ -108,12 +152,13 @@ def train(
     Settings that are not given are chosen from the amount of data and the device, and printed. Ctrl-C stops after the
     present step, saves a checkpoint and prints the command that continues.
 
-    On several GPUs or machines: torchrun --nproc-per-node 8 -m dragoman train RUN …
+    On several GPUs or machines: torchrun --nproc-per-node 8 -m dragoman train RUN …, or --on ray://HOST:PORT.
     """
     from dragoman import config as configuration
 
     settings = settings | configuration.parse_settings(set_settings or [])
     page = _watch_page(run, watch, watch_port, keep_watching, is_single_run=seeds is None and not dry_run)
+    executor = place.executor(is_single_run=seeds is None and not dry_run and not watch)
     if resume:
         if dry_run:
             raise UserError(
@@ -132,19 +177,19 @@ def train(
             raise UserError(
                 f"{run} holds a single run, not several seeds: leave --seeds out, or choose a new folder for several"
             )
-        check_run(run)
+        if "training.mirror" not in settings:  # which the run may be fetched from
+            check_run(run)
         with page:
-            finish(run, resume_run(run, settings), as_json)
+            finish(run, resume_run(run, settings, executor), as_json)
         return
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # torchrun has restarted all processes
-    if restarted and is_run_folder(run):
-        finish(run, resume_run(run, {}), as_json)
-        return
+    resume_if_exists = resume_if_exists or restarted
     base = configuration.Config()
     if config:
         base = configuration.without_automatic_settings(configuration.from_yaml(config))
     resolved = configuration.replace_settings(base, settings)
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:  # of several processes the first one checks, while it prepares
+    is_alone = int(os.environ.get("WORLD_SIZE", 1)) == 1  # else the first process checks, while it prepares
+    if is_alone and not resume_if_exists:
         check_training(run, resolved)
 
     if seeds is not None and not dry_run:
@@ -157,7 +202,8 @@ def train(
 
     if not dry_run:
         with page:
-            finish(run, start_training(run, resolved), as_json)
+            outcome = start_training(run, resolved, resume_if_exists=resume_if_exists, executor=executor)
+            finish(run, outcome, as_json)
         return
     prepared = prepare_on_trial(resolved)
     if as_json:
@@ -199,14 +245,15 @@ def finish_seeds(outcome: SeedsOutcome, as_json: bool) -> None:
         print_json({"run": str(outcome.folder), "interrupted": outcome.interrupted, **outcome.report})
 
 
-def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:
+def resume_run(run: Path, settings: dict[str, Any], executor: TrainingExecutor | None = None) -> TrainingOutcome | None:
     """Continue the training of a run, with other values of some settings, by their dotted names.
 
-    Returns how it ended; None in all but the first of several processes.
+    `executor` is where to train; None: in this process. Returns how the training ended; None in all but the first of
+    several processes.
     """
     from dragoman.api.train_run import resume_training
 
-    return resume_training(run, settings, command=train_command(run))
+    return resume_training(run, settings, command=train_command(run), executor=executor)
 
 
 def train_command(run: Path) -> str:

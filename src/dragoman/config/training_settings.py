@@ -250,6 +250,11 @@ class TrainingConfig(Section, section="training"):
         "11, 16 …; they show how a translation changed in training. 0: none.",
         min=0,
     )
+    mirror: str | None = setting(
+        None,
+        "Path or URL of a copy of the run folder, such as s3://bucket/runs/en-de. Every checkpoint is copied, and "
+        "machines without the run folder fetch it. None: no copy.",
+    )
     average_checkpoints: bool = setting(
         True,
         "At the end of training, average the weights of the kept checkpoints, and use the average if it validates "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from dragoman.bulk.ray_executor import connect, first_line
 from dragoman.errors import UserError
@@ -127,6 +127,9 @@ class Front:
         from ray.exceptions import RayActorError, WorkerCrashedError
 
         scope, body = {key: request.scope[key] for key in SCOPE_KEYS if key in request.scope}, b""
+        scope["path"] = scope["path"].removeprefix(scope.get("root_path", ""))  # replicas need not know their prefix
+        if not scope["path"]:
+            return RedirectResponse(f"{request.url.path}/")  # of the page, whose addresses are relative
         async for chunk in request.stream():
             body += chunk
             if len(body) > self.max_bytes:
@@ -160,6 +163,7 @@ def deploy(
     address: str = "",
     host: str = "127.0.0.1",
     port: int = 5000,
+    route_prefix: str = "/",
 ) -> Any:
     """Deploy a service on a Ray cluster, or replace its replicas one after the other; return `ray.serve`.
 
@@ -170,6 +174,7 @@ def deploy(
         options, replicas: how it is offered, and how often it runs.
         address: of the cluster; "": that of this machine, or a new one.
         host, port: where every machine of the cluster listens.
+        route_prefix: path below which the service is offered.
     """
     ray = connect(address)
     try:
@@ -199,8 +204,9 @@ def deploy(
         ray_actor_options={"num_cpus": 0, "resources": {HEAD: 0.001}},
     )(Front)
     try:
-        serve.run(front.bind(run, limits.max_body_bytes + limits.max_file_bytes), name=name, route_prefix="/")
-    except RuntimeError as error:
+        max_bytes = limits.max_body_bytes + limits.max_file_bytes
+        serve.run(front.bind(run, max_bytes), name=name, route_prefix=route_prefix)
+    except (RuntimeError, ValueError) as error:
         raise UserError(f"the service could not be started on the cluster: {first_line(error)}") from None
     return serve
 

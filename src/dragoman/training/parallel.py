@@ -27,9 +27,14 @@ from dragoman.errors import UserError
 from dragoman.training.ema import WeightAverage
 
 TIMEOUT = timedelta(minutes=10)  # for a process that does not answer; one that has ended is noticed at once
+LONG_TIMEOUT = timedelta(days=1)  # while processes do different things, such as fetching files
 HEARTBEAT_SECONDS = 20.0  # between messages of the first process while the others wait for it
 
 Result = TypeVar("Result")
+
+
+class LostProcessError(UserError):
+    """Another process of the training has ended, or does not answer: all can be started again."""
 
 
 @dataclass(frozen=True)
@@ -116,19 +121,25 @@ class ProcessGroup:
         except RuntimeError as error:
             if self.world_size == 1 or not _is_connection_error(error):
                 raise
-            raise UserError(message()) from error
+            raise LostProcessError(message()) from error
+
+    def wait_for_all(self, function: Callable[[], None]) -> None:
+        """Call a function on every process, and wait until all have returned from it, however long it takes."""
+        function()
+        if self.world_size > 1:
+            dist.barrier(dist.new_group(backend="gloo", timeout=LONG_TIMEOUT))
 
 
-def accumulate_for_processes(config: Config, processes: ProcessGroup) -> tuple[Config, list[str]]:
+def accumulate_for_processes(config: Config, num_processes: int) -> tuple[Config, list[str]]:
     """Raise `training.gradient_accumulation`, the batches per step of all processes together, to their number.
 
     Returns the configuration of the new run, and the change as a list of one line of text to print; empty if nothing
     was changed.
     """
-    if config.training.gradient_accumulation >= processes.world_size:
+    if config.training.gradient_accumulation >= num_processes:
         return config, []
-    training = replace(config.training, gradient_accumulation=processes.world_size)
-    change = f"training.gradient_accumulation={processes.world_size}  (batches per step: one for each process)"
+    training = replace(config.training, gradient_accumulation=num_processes)
+    change = f"training.gradient_accumulation={num_processes}  (batches per step: one for each process)"
     return replace(config, training=training), [change]
 
 

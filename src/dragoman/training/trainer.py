@@ -38,6 +38,7 @@ from dragoman.training.ema import WeightAverage
 from dragoman.training.metrics import MetricsLog, TrainingMeter
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.parallel import ProcessGroup, make_strategy
+from dragoman.training.run_mirror import RunMirror
 from dragoman.training.schedule import learning_rate
 from dragoman.training.train_step import StepBatches, TrainStep, iterate_steps
 from dragoman.training.trainable_weights import prepare_weights, trains_all_weights
@@ -90,6 +91,8 @@ class Trainer:
         config: Config | None = None,
         processes: ProcessGroup | None = None,
         custom_parts: Sequence[type[Spec]] = (),
+        mirror: RunMirror | None = None,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         """Build model, data, optimizer and validator of a prepared run, and load its last checkpoint, if any.
 
@@ -99,7 +102,10 @@ class Trainer:
             config: configuration to use instead of that in the folder.
             processes: the processes of a distributed training; None: a single one.
             custom_parts: layer classes of the user that the model contains besides those of the package.
+            mirror: copy of the run folder that is updated after every checkpoint.
+            stop_requested: whether to stop after the present step, besides signals.
         """
+        self.mirror, self.stop_requested = mirror, stop_requested
         self.folder, self.display = folder, display
         self.processes = processes = processes or ProcessGroup()
         self.config = config or configuration.from_yaml(folder / CONFIG_FILE)
@@ -132,6 +138,12 @@ class Trainer:
             raise UserError(
                 f"the objective {objective.name} generates text in every step, which sharded weights cannot: set "
                 "training.parallelism=replicated"
+            )
+        is_one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size)) == processes.world_size
+        if mirror is not None and self.strategy.lockstep and not is_one_machine:
+            raise UserError(
+                "training.mirror copies the files of one machine, but sharded weights are saved by all: set "
+                "training.parallelism=replicated, or use a shared disk and no mirror"
             )
         self.strategy.distribute(self.objective)
         if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
@@ -335,9 +347,10 @@ class Trainer:
         seconds = self.seconds
         save_due = seconds - self.saved_at > SAVE_INTERVAL_SECONDS
         clock = (seconds, save_due) if self.processes.rank == 0 else (0.0, False)  # others add 0 to the sums
-        values = [batches.target_tokens, batches.num_sentences, self.interrupted, *clock]
-        tokens, sentences, interrupted, seconds, any_save_due = self.processes.all_reduce_sum(values)
-        self.interrupted = bool(interrupted)
+        interrupted = self.interrupted or self.stop_requested()
+        values = [batches.target_tokens, batches.num_sentences, interrupted, *clock]
+        tokens, sentences, num_interrupted, seconds, any_save_due = self.processes.all_reduce_sum(values)
+        self.interrupted = bool(num_interrupted)
         self.budget.update_time_used(self.state, seconds)
         return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(any_save_due)
 
@@ -391,7 +404,17 @@ class Trainer:
         """Save a checkpoint of the present step; `validated`: it was validated, `best`: with the best score so far."""
         self.state.unlogged = self.meter.unlogged()
         self.checkpoints.save(self.state, validated, best)
+        if self.mirror is not None:
+            self.processes.on_first_rank(self._publish)
         self.saved_at = self.seconds
+
+    def _publish(self) -> None:
+        """Update the copy of the run folder; if that fails, training goes on, and the next checkpoint tries again."""
+        assert self.mirror is not None
+        try:
+            self.mirror.publish()
+        except UserError as error:
+            self.display.message(f"step {self.state.step:,}: {error}; training continues without this copy")
 
     def _average_checkpoints(self) -> int:
         """Average the weights of the latest validated checkpoints; the average becomes the best if it validates better.
@@ -468,6 +491,9 @@ class Trainer:
         step, position, rollbacks = state.step, state.data_position, state.rollbacks + 1
         if rollbacks > MAX_ROLLBACKS or self.processes.on_first_rank(self.checkpoints.roll_back) is None:
             self._raise_diverged("training", loss)
+        if self.mirror is not None:  # other machines have only the checkpoints that they have fetched
+            self.processes.on_first_rank(self.mirror.publish)
+            self.processes.wait_for_all(self.mirror.fetch)
         restored = self.checkpoints.resume()
         assert restored is not None
         self.display.message(

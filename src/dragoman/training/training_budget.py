@@ -24,7 +24,7 @@ from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.schedule import ScheduleHorizon, fraction_used, schedule_start, warmup_steps
 
 BUDGETS = ("steps", "epochs", "minutes")
-CHANGEABLE = (*BUDGETS, "patience", "keep_history", "device", "parallelism")  # when a run is resumed
+CHANGEABLE = (*BUDGETS, "patience", "keep_history", "device", "parallelism", "mirror")  # when a run is resumed
 MAX_RESERVED_TIME = 0.2  # fraction of a time budget for the validations at the end
 VALIDATIONS_PER_BUDGET = 10  # in a time budget
 MAX_VALIDATION_INTERVAL = 600  # seconds, in a time budget

@@ -27,7 +27,7 @@ async function request(path, body, signal) {
   if (body && !isForm) headers["content-type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && !isForm ? JSON.stringify(body) : body, signal });
+    response = await fetch(`.${path}`, { method: body ? "POST" : "GET", headers, body: body && !isForm ? JSON.stringify(body) : body, signal });
   } catch (error) {
     throw connectionError(error);
   }

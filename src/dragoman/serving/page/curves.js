@@ -70,7 +70,7 @@ function trainingContent(panels) {
 /** A link to the report of a run: it opens in another tab; with an API key, which a link cannot send, it is downloaded. */
 function reportLink(name, compares) {
   const address = `/v1/runs/${encodeURIComponent(name)}/report`;
-  return html("a", { href: address, target: "_blank", rel: "noopener", click: (event) => hasApiKey() && (event.preventDefault(), downloadPage(address, `${name}-report.html`)) }, compares ? `Report of ${name}` : "Report of this training");
+  return html("a", { href: `.${address}`, target: "_blank", rel: "noopener", click: (event) => hasApiKey() && (event.preventDefault(), downloadPage(address, `${name}-report.html`)) }, compares ? `Report of ${name}` : "Report of this training");
 }
 
 /** Draw the curves of runs in common charts: loss, metrics, learning rate, gradient norm, speed. */

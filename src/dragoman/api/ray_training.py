@@ -1,0 +1,274 @@
+"""Training on a Ray cluster: Ray Train starts the processes that torchrun would start, and again when one is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dragoman import __version__
+from dragoman.api.training_task import Log, TrainingTask
+from dragoman.bulk import RayExecutor, executor_from_text
+from dragoman.bulk.block_worker import check_version
+from dragoman.bulk.ray_executor import connect, first_line
+from dragoman.errors import UserError
+from dragoman.processes import STOP_SIGNALS
+from dragoman.run_files import check_new_folder, is_run_folder
+from dragoman.training.display import Display
+from dragoman.training.parallel import TIMEOUT, LostProcessError
+from dragoman.training.run_mirror import RunMirror
+from dragoman.training.trainer import TrainingOutcome
+from dragoman.training.validation import ValidationResult
+
+POLL_SECONDS = 0.5
+MAX_RESTARTS = 3
+NEVER = 1e9  # seconds between two looks for machines to add: they are used after the next restart
+
+
+class Channel:
+    """An actor beside the driver: takes what the first process displays, and tells it to stop."""
+
+    def __init__(self) -> None:
+        """Start without calls."""
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.stopping = False
+
+    def send(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Add a call of a method of the display."""
+        self.calls.append((name, arguments))
+
+    def take(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """Return the calls since the last time."""
+        calls, self.calls = self.calls, []
+        return calls
+
+    def stop(self) -> None:
+        """Let the training stop after its present step."""
+        self.stopping = True
+
+    def is_stopping(self) -> bool:
+        """Whether the training should stop."""
+        return self.stopping
+
+
+class RemoteDisplay(Display):
+    """The display of the first process: sends everything to the driver through a channel."""
+
+    def __init__(self, channel: Any) -> None:
+        """Use an actor of Channel."""
+        super().__init__()
+        self.channel = channel
+
+    def start(self, fraction: float | None, total_steps: int | None) -> None:
+        """Send that training starts, or is resumed; `fraction` of the budget was used before."""
+        super().start(fraction, total_steps)
+        self._send("start", fraction, total_steps)
+
+    def message(self, text: str) -> None:
+        """Send a message."""
+        self._send("message", text)
+
+    def log(self, text: str) -> None:
+        """Send a message of the time before training."""
+        self._send("log", text)
+
+    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
+        """Send a record of metrics.jsonl, and the used fraction of the training budget."""
+        self._send("log_step", record, fraction)
+
+    def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
+        """Send the result of a validation at `step`; `best`: it is the best so far."""
+        self._send("log_validation", step, result, best)
+
+    def _send(self, name: str, *arguments: Any) -> None:
+        """Send a call, without waiting for it."""
+        self.channel.send.remote(name, arguments)
+
+
+@dataclass(frozen=True)
+class TrainingWorker:
+    """What Ray Train runs in each process.
+
+    Attributes:
+        task: the training; a run that exists already is continued, since the processes may have been started again.
+        channel: actor of Channel.
+        working_folder: of the driver, to which relative paths refer.
+        version: of the driver's program.
+    """
+
+    task: TrainingTask
+    channel: Any
+    working_folder: str
+    version: str = __version__
+
+    def __call__(self) -> TrainingOutcome | str | None:
+        """Train; return the outcome, or the message of a UserError, which another attempt would not change."""
+        with suppress(OSError):
+            os.chdir(self.working_folder)
+        display = RemoteDisplay(self.channel)
+        stopping = threading.Event()
+        try:
+            check_version(self.version)
+            if os.environ.get("RANK", "0") == "0":  # the trainer tells the others
+                threading.Thread(target=self._watch, args=(stopping,), daemon=True).start()
+            outcome = self.task.run(display, display.log, stopping.is_set)
+        except LostProcessError:
+            raise  # Ray starts all processes again
+        except UserError as error:
+            return str(error)
+        except SystemExit:  # the first process has the message
+            return None
+        return outcome
+
+    def _watch(self, stopping: threading.Event) -> None:
+        """Set an event when the driver tells the training to stop."""
+        import ray
+
+        with suppress(ray.exceptions.RayError):
+            while not stopping.wait(2 * POLL_SECONDS):
+                if ray.get(self.channel.is_stopping.remote()):
+                    stopping.set()
+
+
+@dataclass(frozen=True)
+class RayTraining:
+    """Trains on a Ray cluster, with as many processes as it has room for after a restart.
+
+    Attributes:
+        address: of the cluster; "": that of this machine, or a new one.
+        num_workers: largest number of processes; None: one per GPU, or without GPUs per `cpus_per_worker` CPUs.
+        cpus_per_worker: CPUs of a process.
+        max_restarts: how often the processes are started again after one is lost.
+    """
+
+    address: str = ""
+    num_workers: int | None = None
+    cpus_per_worker: float = 1.0
+    max_restarts: int = MAX_RESTARTS
+
+    def train(self, task: TrainingTask, display: Display, log: Log) -> TrainingOutcome | None:
+        """Train a run on the cluster, and return how it ended; progress and messages come from the first process."""
+        folder = task.folder.resolve()
+        mirror = None if task.mirror is None else RunMirror(folder, task.mirror)
+        if task.config is not None and not task.resume_if_exists:
+            check_new_folder(folder)
+            if mirror is not None:
+                mirror.check_free()
+        ray = connect(self.address)
+        try:
+            from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+            from ray.train.torch import TorchConfig, TorchTrainer
+        except ImportError:
+            raise UserError(
+                "train --on ray needs ray[train]: install it with pip install 'dragoman[cluster]'"
+            ) from None
+        resources = ray.cluster_resources()
+        num_gpus = int(resources.get("GPU", 0))
+        num_workers = self.num_workers or num_gpus or max(1, int(resources.get("CPU", 1) // self.cpus_per_worker))
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        channel = ray.remote(num_cpus=0)(Channel).options(scheduling_strategy=here).remote()
+        worker = TrainingWorker(
+            replace(task, folder=folder, resume_if_exists=True, num_processes=num_workers), channel, str(Path.cwd())
+        )
+        with tempfile.TemporaryDirectory(prefix="dragoman-") as storage:  # Ray's own records, which are not needed
+            trainer = TorchTrainer(
+                lambda: worker(),
+                torch_config=TorchConfig(
+                    "cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout_s=int(TIMEOUT.total_seconds())
+                ),
+                scaling_config=ScalingConfig(
+                    num_workers=(1, num_workers),
+                    use_gpu=num_gpus > 0,
+                    resources_per_worker={"CPU": self.cpus_per_worker, **({"GPU": 1} if num_gpus else {})},
+                    elastic_resize_monitor_interval_s=NEVER,
+                ),
+                run_config=RunConfig(
+                    name="training",
+                    storage_path=storage,
+                    failure_config=FailureConfig(max_failures=self.max_restarts),
+                    logging_config=LoggingConfig("ERROR"),
+                ),
+            )
+            result = _fit(trainer.fit, channel, display, log)
+        if isinstance(result, str):
+            raise UserError(result)
+        if mirror is not None and not is_run_folder(folder):
+            mirror.fetch()
+        return result
+
+
+def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> TrainingOutcome | str | None:
+    """Train in a thread, and show on the display what comes through the channel; return what the first process does."""
+    import ray
+
+    with ThreadPoolExecutor(1) as pool, _interrupts_stop(channel, log):
+        fitted: Future[Any] = pool.submit(fit)
+        try:
+            while not fitted.done():
+                wait([fitted], POLL_SECONDS)
+                _show(ray.get(channel.take.remote()), display, log)
+            _show(ray.get(channel.take.remote()), display, log)
+            result = fitted.result()
+        except (ray.exceptions.RayError, ray.train.TrainingFailedError) as error:
+            raise UserError(
+                f"the training on the cluster failed: {first_line(error)}; continue it with --resume"
+            ) from None
+        except KeyboardInterrupt:
+            ray.shutdown()  # ends the thread
+            raise
+        finally:
+            display.__exit__(None, None, None)
+    return result.return_value  # type: ignore[no-any-return]
+
+
+def _show(calls: list[tuple[str, tuple[Any, ...]]], display: Display, log: Log) -> None:
+    """Show what the first process has sent."""
+    for name, arguments in calls:
+        if name == "log":
+            log(*arguments)
+            continue
+        if name == "start":
+            display.__enter__()
+        getattr(display, name)(*arguments)
+
+
+@contextmanager
+def _interrupts_stop(channel: Any, log: Log) -> Iterator[None]:
+    """Inside the context, Ctrl-C and SIGTERM end training after the current step, and a second signal immediately."""
+    received = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        """Handle a signal: stop after the current step, or at once if it is the second signal."""
+        nonlocal received
+        if received:
+            raise KeyboardInterrupt
+        received = True
+        channel.stop.remote()
+        log("stopping after this step; press Ctrl-C again to stop immediately")
+
+    previous = {}
+    with suppress(ValueError):  # not in the main thread, whose owner handles signals
+        previous = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def training_executor(place: str, num_workers: int | None = None, **options: Any) -> RayTraining | None:
+    """Return the executor of `--on`: None for local, or a Ray cluster; `options` are those of RayTraining."""
+    executor = executor_from_text(place, num_workers)
+    if not isinstance(executor, RayExecutor):
+        return None
+    return RayTraining(executor.address, num_workers, **options)
