@@ -179,3 +179,26 @@ def test_a_new_version_replaces_replicas_without_dropping_requests(
             time.sleep(0.2)
     assert answers == translations(expected)
     assert not before & set(ray_processes("ray::ServeReplica:run:run run"))
+
+
+def test_another_run_is_served_below_its_own_path(
+    fetch: Fetch, build: ServiceBuilder, nodes: Nodes, expected: TestClient
+) -> None:
+    options = ReplicaOptions(cpus=0.2)
+    deploy("other", build, "1", ServerOptions(), options, address=nodes.address, port=0, route_prefix="/other")
+    fields = {"q": "The dog sleeps.", "source": "en", "target": "de"}
+    answer = expected.post("/translate", json=fields).content
+    assert fetch("/other/translate", fields) == fetch("/translate", fields) == (200, answer)
+    page = expected.get("/").content
+    assert b'"./page/main.js"' in page
+    assert fetch("/other/") == fetch("/other") == (200, page)  # the second is redirected to the first
+    assert fetch("/other/page/main.js") == (200, expected.get("/page/main.js").content)
+    parts = [("file", '; filename="a.txt"', "The dog sleeps."), ("source", "", "en"), ("target", "", "de")]
+    form = "".join(f'--x\r\ncontent-disposition: form-data; name="{a}"{b}\r\n\r\n{c}\r\n' for a, b, c in parts)
+    status, body = fetch(
+        "/other/translate_file", f"{form}--x--\r\n".encode(), {"content-type": "multipart/form-data; boundary=x"}
+    )
+    assert status == 200
+    path = "/" + json.loads(body)["translatedFileUrl"].split("/", 3)[3]
+    assert path.startswith("/other/")
+    assert fetch(path)[0] == 200

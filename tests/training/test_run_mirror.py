@@ -133,6 +133,9 @@ def test_what_is_damaged_or_of_another_run_is_refused(prepared: Path, tmp_path: 
     with pytest.raises(UserError, match=r"^neither .*other nor .*mirror holds a run: train a new one"):
         RunMirror(tmp_path / "other", location).synchronize()
     RunMirror(prepared, location).publish()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match=r"mine exists and is not a run: choose another name, or remove it$"):
+        RunMirror(tmp_path / "mine", location).fetch()
     with pytest.raises(UserError, match=r"mirror already holds a run: continue it with --resume, or choose another"):
         RunMirror(prepared, location).check_free()
     other = tmp_path / "other"
@@ -162,11 +165,11 @@ def train_on_own_disk(root: str, mirror: str, event: Event | None, arguments: li
 
 def test_machines_without_a_shared_disk_train_like_one(corpus: Path, prepared: Path, tmp_path: Path) -> None:
     """Also after the machine that writes the checkpoints is lost: the other one goes on alone."""
-    train(prepared)
     mirror = f"file://{tmp_path}/mirror"
     config = tmp_path / "config.yaml"
     shutil.copyfile(prepared / "config.yaml", config)
-    event = Event(0, 9, KILL)
+    train(prepared)
+    event = Event(0, 11, KILL)  # the last checkpoint is that of step 9
     ended = together(2, train_on_own_disk, tmp_path / "said", str(tmp_path), mirror, event, ["--config", str(config)])
     assert ended[0].code == -KILL
     assert ended[1].code == 2, ended[1].said

@@ -21,7 +21,7 @@ from dragoman.bulk.block_worker import check_version
 from dragoman.bulk.ray_executor import connect, first_line
 from dragoman.errors import UserError
 from dragoman.processes import STOP_SIGNALS
-from dragoman.run_files import check_new_folder, is_run_folder
+from dragoman.run_files import check_new_folder
 from dragoman.training.display import Display
 from dragoman.training.parallel import TIMEOUT, LostProcessError
 from dragoman.training.run_mirror import RunMirror
@@ -166,16 +166,16 @@ class RayTraining:
         try:
             from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
             from ray.train.torch import TorchConfig, TorchTrainer
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
         except ImportError:
             raise UserError(
                 "train --on ray needs ray[train]: install it with pip install 'dragoman[cluster]'"
             ) from None
         resources = ray.cluster_resources()
-        num_gpus = int(resources.get("GPU", 0))
+        device = task.config.training.device if task.config else task.changes.get("training.device", "auto")
+        num_gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         num_workers = self.num_workers or num_gpus or max(1, int(resources.get("CPU", 1) // self.cpus_per_worker))
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         channel = ray.remote(num_cpus=0)(Channel).options(scheduling_strategy=here).remote()
         worker = TrainingWorker(
             replace(task, folder=folder, resume_if_exists=True, num_processes=num_workers), channel, str(Path.cwd())
@@ -202,7 +202,7 @@ class RayTraining:
             result = _fit(trainer.fit, channel, display, log)
         if isinstance(result, str):
             raise UserError(result)
-        if mirror is not None and not is_run_folder(folder):
+        if mirror is not None:  # for the report and the commands that follow
             mirror.fetch()
         return result
 

@@ -158,9 +158,9 @@ def _check_nodes(ray: Any) -> None:
 
     def installed_version() -> str:  # a local function is sent as a whole: it also runs where other versions are
         """Return the version on another machine."""
-        import dragoman
+        from dragoman import __version__ as version
 
-        return dragoman.__version__
+        return version
 
     ask = ray.remote(num_cpus=0)(installed_version)
     answers = []

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from dragoman import checkpoint
 from dragoman.bulk.file_storage import StorageFolder, open_binary
 from dragoman.errors import UserError
-from dragoman.run_files import CHECKPOINT_DIR, MODEL_FILE, is_run_folder
+from dragoman.run_files import CHECKPOINT_DIR, MODEL_FILE, check_new_folder, is_run_folder
 from dragoman.storage import (
     blocking_lock,
     os_errors_as_user_errors,
@@ -130,6 +130,8 @@ class RunMirror:
 
         Several processes of a machine may call it at the same time.
         """
+        if not (is_run_folder(self.folder) or (self.folder / LOCK_FILE).exists()):  # an interrupted fetch has the lock
+            check_new_folder(self.folder)
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         with blocking_lock(self.folder / LOCK_FILE):
