@@ -17,6 +17,7 @@ from test_distribution import assert_alike
 from test_resume import Quiet, assert_equal, contents, hook_step, train
 
 from dragoman.bulk import file_storage
+from dragoman.config import from_yaml
 from dragoman.errors import UserError
 from dragoman.training.prepare import prepare_run
 from dragoman.training.run_mirror import RunMirror
@@ -175,6 +176,16 @@ def test_machines_without_a_shared_disk_train_like_one(corpus: Path, prepared: P
     assert ended[1].code == 2, ended[1].said
     shutil.rmtree(tmp_path / "machine0")
     shutil.move(tmp_path / "machine1", tmp_path / "machine0")  # it is the first one now
-    (ended,) = together(1, train_on_own_disk, tmp_path / "said", str(tmp_path), mirror, None, ["--resume"])
+    (ended,) = together(
+        1,
+        train_on_own_disk,
+        tmp_path / "said",
+        str(tmp_path),
+        mirror,
+        None,
+        ["--resume", "--set", "training.patience=50"],
+    )
     assert ended.code == 0, ended.said
     assert_alike(prepared, tmp_path / "machine0" / "run")
+    saved = from_yaml(tmp_path / "machine0" / "run" / "config.yaml").training
+    assert (saved.patience, saved.mirror) == (50, mirror)  # the copy has not replaced what was changed

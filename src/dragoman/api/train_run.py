@@ -24,7 +24,7 @@ from dragoman.models import ModelSpec
 from dragoman.parts.spec import Spec
 from dragoman.processes import OrderedMap
 from dragoman.run import Run, load, read_spec
-from dragoman.run_files import CONFIG_FILE, is_ensemble_folder
+from dragoman.run_files import is_ensemble_folder
 from dragoman.systems import PaperTraining, System, VocabularySizes
 from dragoman.training.display import Display
 from dragoman.training.parallel import accumulate_for_processes
@@ -216,7 +216,6 @@ def resume_training(
     mirror = settings.get("training.mirror")
     if mirror is None:
         read_spec(folder, custom_parts)  # raises a UserError if it is not a run
-        mirror = configuration.from_yaml(folder / CONFIG_FILE).training.mirror
     task = TrainingTask(folder, None, settings, mirror, custom_parts=tuple(custom_parts), command=command)
     return _execute(task, callback, executor)
 

@@ -44,7 +44,7 @@ class TrainingTask:
         config: settings of a new run; None: the run is resumed.
         changes: settings of a resumed run that are changed, by their dotted names.
         mirror: path or URL of a copy of the run folder, which every checkpoint updates; machines without the run
-            folder fetch it. None: no copy.
+            folder fetch it. None: that of the run, if it is resumed and has one.
         custom_system: definition of the system `config.system.name`, if it is not a built-in one.
         custom_parts: classes of custom parts.
         command: beginning of a command that trains this run, for the message about resuming.
@@ -76,11 +76,12 @@ class TrainingTask:
             The outcome, or None in all but the first of several processes (rank 0).
         """
         processes = ProcessGroup.join()
-        mirror = None if self.mirror is None else RunMirror(self.folder, self.mirror)
         with processes.report_lost_process(
             lambda: f"another process ended while {self.folder} was prepared: see its message, and start again"
         ):
-            resumed_config = processes.on_first_rank(lambda: self._open(mirror, processes, log))
+            resumed_config = processes.on_first_rank(lambda: self._open(processes, log))
+            config = resumed_config or self.config
+            mirror = self._copy_at(config.training.mirror if config else None)
             if mirror is not None:
                 processes.wait_for_all(mirror.fetch)
         recorder = RecordingDisplay(display, self.folder)
@@ -109,18 +110,31 @@ class TrainingTask:
             mirror.publish()
         return outcome
 
-    def _open(self, mirror: RunMirror | None, processes: ProcessGroup, log: Log) -> Config | None:
+    def _copy_at(self, location: str | None) -> RunMirror | None:
+        """Return the copy of the run folder at a location, if there is one."""
+        return None if location is None else RunMirror(self.folder, location)
+
+    def _open(self, processes: ProcessGroup, log: Log) -> Config | None:
         """On the first process: prepare a new run, or return the configuration of one that is resumed."""
+        is_here, location, changes = is_run_folder(self.folder), self.mirror, self.changes
+        if location is not None:
+            changes = {"training.mirror": location, **changes}
+        elif is_here:
+            location = configuration.from_yaml(self.folder / CONFIG_FILE).training.mirror
+        mirror = self._copy_at(location)
         copied = mirror is not None and mirror.manifest() is not None
-        if self.config is not None and not (self.resume_if_exists and (copied or is_run_folder(self.folder))):
+        if self.config is not None and not (self.resume_if_exists and (copied or is_here)):
             self._prepare(self.config, mirror, processes, log)
             return None
         if mirror is not None:
             mirror.synchronize()
         read_spec(self.folder, self.custom_parts)  # raises a UserError if it is not a run
-        if self.changes:
-            return change_resumed_run(self.folder, self.changes)
-        return configuration.from_yaml(self.folder / CONFIG_FILE)
+        if not changes:
+            return configuration.from_yaml(self.folder / CONFIG_FILE)
+        config = change_resumed_run(self.folder, changes)
+        if (changed := self._copy_at(config.training.mirror)) is not None:
+            changed.publish()  # before the others fetch it
+        return config
 
     def _prepare(self, config: Config, mirror: RunMirror | None, processes: ProcessGroup, log: Log) -> None:
         """Prepare the run folder (tokenizers, data, configuration), and copy it."""
