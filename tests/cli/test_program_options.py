@@ -73,7 +73,7 @@ def test_an_option_of_an_earlier_version_is_answered_with_its_new_name(
     dragoman: Dragoman, arguments: list[object], expected: str
 ) -> None:
     answer = dragoman(*arguments)
-    assert (answer.code, answer.err) == (2, f"dragoman: {expected}: use the new name\n")
+    assert (answer.code, answer.err) == (2, f"dragoman: the option {expected}: use the new name\n")
 
 
 def test_the_settings_are_listed(dragoman: Dragoman) -> None:

@@ -148,8 +148,8 @@ WIDE = b"0." + b"0" * 2**20
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty: expected word vectors"),
-        (b"\n\n", "starts with an empty line: expected word vectors"),
+        (b"", "is empty: expected word2vec, GloVe or fastText"),
+        (b"\n\n", "starts with an empty line: expected word2vec, GloVe or fastText"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (b"a 1 2 3\nb 4 5\nc 6 7 8\n", "line 2: expected 3 values, found 2"),
         (b"a 1 2 3\nb\n", "line 2: expected 3 values, found 0"),

@@ -204,7 +204,7 @@ def test_invalid_arguments_of_serve(
         taken.listen()
         assert "cannot listen" in said(folder, "--port", taken.getsockname()[1])
     assert "does not exist" in said(tmp_path / "none")
-    assert "such as" in said(f"{folder}=english")
+    assert "is not of the form RUN=SOURCE-TARGET" in said(f"{folder}=english")
     assert "Invalid value for '--max-queue'" in said(folder, "--max-queue", 0)
     (tmp_path / "keys").write_text("# none yet\n")
     assert "is empty" in said(folder, "--api-keys", tmp_path / "keys")

@@ -375,7 +375,7 @@ a &lt; b &amp; c
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.xyz", b"", "use .txt"),
+        ("a.xyz", b"", "expected one of .txt"),
         ("a.txt", b"\xff", "not UTF-8 text"),
         ("a.txt", b"a\0b", "zero bytes"),
         ("a.srt", b"The man laughs.", "no subtitles"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -164,8 +165,9 @@ class RayTraining:
                 mirror.check_free()
         ray = connect(self.address)
         try:
-            from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-            from ray.train.torch import TorchConfig, TorchTrainer
+            # imported by name: type checkers see the classes of Ray Train's first version
+            ray_train: Any = import_module("ray.train")
+            ray_train_torch: Any = import_module("ray.train.torch")
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
         except ImportError:
             raise UserError(
@@ -181,22 +183,22 @@ class RayTraining:
             replace(task, folder=folder, resume_if_exists=True, num_processes=num_workers), channel, str(Path.cwd())
         )
         with tempfile.TemporaryDirectory(prefix="dragoman-") as storage:  # Ray's own records, which are not needed
-            trainer = TorchTrainer(
+            trainer = ray_train_torch.TorchTrainer(
                 lambda: worker(),
-                torch_config=TorchConfig(
+                torch_config=ray_train_torch.TorchConfig(
                     "cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout_s=int(TIMEOUT.total_seconds())
                 ),
-                scaling_config=ScalingConfig(
+                scaling_config=ray_train.ScalingConfig(
                     num_workers=(1, num_workers),
                     use_gpu=num_gpus > 0,
                     resources_per_worker={"CPU": self.cpus_per_worker, **({"GPU": 1} if num_gpus else {})},
                     elastic_resize_monitor_interval_s=NEVER,
                 ),
-                run_config=RunConfig(
+                run_config=ray_train.RunConfig(
                     name="training",
                     storage_path=storage,
-                    failure_config=FailureConfig(max_failures=self.max_restarts),
-                    logging_config=LoggingConfig("ERROR"),
+                    failure_config=ray_train.FailureConfig(max_failures=self.max_restarts),
+                    logging_config=ray_train.LoggingConfig("ERROR"),
                 ),
             )
             result = _fit(trainer.fit, channel, display, log)
@@ -228,7 +230,8 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
             raise
         finally:
             display.__exit__(None, None, None)
-    return result.return_value  # type: ignore[no-any-return]
+    outcome: TrainingOutcome | str | None = result.return_value
+    return outcome
 
 
 def _show(calls: list[tuple[str, tuple[Any, ...]]], display: Display, log: Log) -> None:

@@ -250,8 +250,8 @@ def make_report(
         for name in (*(member.name for member in members), "ensemble"):
             run = ensemble if name == "ensemble" else load(folder / name, custom_parts=custom_parts)
             if run is not None:
-                for metric_name, score in evaluate(run, sources, references, log=log).scores.items():
-                    test.setdefault(metric_name, {})[name] = score.value
+                for metric_name, test_score in evaluate(run, sources, references, log=log).scores.items():
+                    test.setdefault(metric_name, {})[name] = test_score.value
     return {"validation": validation, "test": test}
 
 

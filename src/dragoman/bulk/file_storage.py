@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import os
@@ -170,7 +171,8 @@ class StorageFolder:
                     yield file
                 system.mv(path + suffix, path)
             except OSError as error:
-                reason = f"{error.strerror or error}; check the address and your permissions"
+                advice = "free some space" if error.errno == errno.ENOSPC else "check the address and your permissions"
+                reason = f"{error.strerror or error}; {advice}"
                 raise UserError(f"{self.path(name)} cannot be written: {reason}") from None
             finally:
                 if system.exists(path + suffix):
