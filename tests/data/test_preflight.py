@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from pair_encoding import encode_pairs, inspect_encoded, inspect_pairs
 
 from dragoman.data import MemoryEstimate, SentencePair
 from dragoman.data.preflight import CorpusOverlap, LengthStats, load_preflight
+from dragoman.data.text_profile import count_chunk
 from dragoman.errors import UserError
 
 
@@ -80,6 +82,14 @@ def test_duplicates_identical_and_lopsided_pairs_are_counted_but_kept(tokenizer)
     )  # 9 > 4 · 2, with the end counted
     assert "29 % of the training pairs are duplicates of an earlier pair" in report.warnings
     assert "14 % of the training pairs have the same text on both sides, which teaches copying" in report.warnings
+
+
+@pytest.mark.parametrize(("equal", "is_warned"), [(5, False), (40, True)])
+def test_words_that_are_corrected_are_often_equal(tokenizer, equal: int, is_warned: bool) -> None:
+    """But if nearly all are, the same file was probably given twice."""
+    pairs = corpus(*[("same", "same")] * equal, ("color", "colour"), ("favor", "favour"))
+    report = replace(inspect_pairs(pairs, tokenizer), text=count_chunk(pairs).profile())
+    assert any("the same text on both sides" in warning for warning in report.warnings) == is_warned
 
 
 def test_a_task_whose_targets_are_long_gets_no_warning(tokenizer) -> None:

@@ -33,6 +33,7 @@ MAX_SHOWN = 3  # locations and samples of each kind
 MAX_SHOWN_TOKENS = 60  # of a sample; the rest of a long text is not printed
 WARNING_SHARE = 0.05
 MAX_EXCEPTION_SHARE = 0.5  # of pairs with very different lengths; if most have them, the task does, not an error
+MAX_REPEATED_SHARE = 0.9  # of pairs with equal sides, where targets repeat their sources by nature
 MAX_OTHER_SCRIPTS = 0.1  # of the letters of a side; more is a mixture of languages, or a mistake
 
 
@@ -218,8 +219,9 @@ def _warnings(report: Preflight) -> Iterator[str]:
         "are duplicates of an earlier pair": report.duplicates / report.pairs,
         different_lengths: report.length_mismatch.pairs / report.pairs,
     }
-    if report.text is None or not report.text.repeats_words:
-        shares["have the same text on both sides, which teaches copying"] = report.identical.pairs / report.pairs
+    identical = report.identical.pairs / report.pairs
+    if report.text is None or not report.text.repeats_words or identical > MAX_REPEATED_SHARE:
+        shares["have the same text on both sides, which teaches copying"] = identical
     for problem, share in shares.items():
         is_usual = problem is different_lengths and share > MAX_EXCEPTION_SHARE  # a property of the task, no error
         if share > WARNING_SHARE and not is_usual:
