@@ -22,7 +22,7 @@ from dragoman.serving.server import create_server
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 Runs = list[tuple[Run, LanguagePair]]
-PATIENCE = 60_000  # milliseconds: an upper bound for a busy machine
+PATIENCE = 180_000  # milliseconds: an upper bound for a busy machine
 Page = Any  # Playwright need not be installed where types are checked
 SENTENCE = "The old man reads the book."
 SCREENS = {"phone": (390, 844), "laptop": (1440, 900), "projector": (1920, 1080)}
