@@ -212,6 +212,7 @@ class RayTraining:
 def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> TrainingOutcome | str | None:
     """Train in a thread, and show on the display what comes through the channel; return what the first process does."""
     import ray
+    from ray.train import TrainingFailedError
 
     with ThreadPoolExecutor(1) as pool, _interrupts_stop(channel, log):
         fitted: Future[Any] = pool.submit(fit)
@@ -221,7 +222,7 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
                 _show(ray.get(channel.take.remote()), display, log)
             _show(ray.get(channel.take.remote()), display, log)
             result = fitted.result()
-        except (ray.exceptions.RayError, ray.train.TrainingFailedError) as error:
+        except (ray.exceptions.RayError, TrainingFailedError) as error:
             raise UserError(
                 f"the training on the cluster failed: {first_line(error)}; continue it with --resume"
             ) from None
