@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, Any]:
         "names": sorted(path.name for path in (folder / "checkpoints").iterdir()),
         "best": (folder / "checkpoints" / "best").resolve().name,
         "metrics": [{k: v for k, v in record.items() if k not in TIMES} for record in read_metrics(folder)],
-        "samples": {path.name: path.read_text() for path in sorted((folder / "samples").iterdir())},
+        "samples": {path.name: path.read_text() for path in sorted((folder / "samples").glob("*"))},
     }
 
 

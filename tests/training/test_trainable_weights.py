@@ -110,7 +110,7 @@ def test_wrong_patterns(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     for config, message in (
         (tuned(corpus, origin_run, freeze=("encode",)), "training.freeze has 'encode'.*names such as encoder"),
         (tuned(corpus, origin_run, freeze=("*",)), "freezes all weights"),
-        (tuned(corpus, origin_run, replace(LORA, targets=("q_proj",))), "lora.targets has 'q_proj'"),
+        (tuned(corpus, origin_run, replace(LORA, targets=("q_proj",))), "lora.targets contains 'q_proj'"),
         (tuned(corpus, origin_run, replace(LORA, train_also=("head",))), "lora.train_also has 'head'"),
         (replace(small_config(corpus), lora=LORA), "lora.rank adapts a trained model.*--start-from"),
     ):
