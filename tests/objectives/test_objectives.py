@@ -386,7 +386,7 @@ def test_span_corruption_needs_sentinels(tokenizer: Tokenizer) -> None:
             "masked-lm",
             {"mask_rate": 1.5},
             "the setting mask_rate of the objective masked-lm is a probability, so that it must lie between 0 and 1, "
-            "but it is 1.5",
+            "but it is 1.5: change objective.settings.mask_rate",
         ),
     ],
 )

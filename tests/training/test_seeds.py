@@ -108,7 +108,7 @@ def test_only_unfinished_runs_are_trained(
     assert resume_seeds(folder, {}, callback=lambda event: None).interrupted
     assert resume_seeds(folder, {}, callback=lambda event: None).report == read_ensemble(ensemble.folder)["report"]
     assert trained == ["seed2", "seed2"]
-    with pytest.raises(UserError, match="has 2 seeds"):
+    with pytest.raises(UserError, match="has 2 runs"):
         resume_seeds(folder, {}, 1)
 
 
