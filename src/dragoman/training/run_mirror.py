@@ -144,9 +144,12 @@ class RunMirror:
             missing = [name for name, file in manifest.files.items() if local.files.get(name) != file]
             # what makes a checkpoint and a run complete comes last
             marks = [name for name in missing if Path(name).name in (checkpoint.MANIFEST_FILE, MODEL_FILE)]
+            # Files of equal content come one after another: fsspec's memory has one position for all readers of a file.
+            first_names = {manifest.files[name].digest: name for name in missing if name not in marks}
+            others = [name for name in missing if name not in {*marks, *first_names.values()}]
             with self._storage_errors():
-                _in_parallel(self._download, [(name, manifest.files[name]) for name in missing if name not in marks])
-                for name in sorted(marks):  # checkpoints/…/checkpoint.json, then model.json
+                _in_parallel(self._download, [(name, manifest.files[name]) for name in first_names.values()])
+                for name in others + sorted(marks):  # checkpoints/…/checkpoint.json, then model.json
                     self._download((name, manifest.files[name]))
             for link, name in manifest.links.items():
                 replace_symlink(self.folder / CHECKPOINT_DIR / link, name)
