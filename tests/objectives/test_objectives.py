@@ -372,7 +372,7 @@ def test_objective_rejects_other_models(tokenizer: Tokenizer) -> None:
 def test_span_corruption_needs_sentinels(tokenizer: Tokenizer) -> None:
     model = small("transformer", tokenizer.vocab_size)
     assert isinstance(model, EncoderDecoderModel)
-    with pytest.raises(UserError, match="this system has none: set system.name to t5"):
+    with pytest.raises(UserError, match=r"this system has none: set system\.name to t5"):
         build_objective("span-corruption", material(model, tokenizer), {})
 
 
