@@ -56,9 +56,7 @@ def test_a_full_object_store(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(memory, "mv", mv)
-    with pytest.raises(
-        UserError, match=r"full/job.json cannot be written: No space left on device; free some space$"
-    ):
+    with pytest.raises(UserError, match=r"full/job.json cannot be written: No space left on device; free some space$"):
         run(BulkJob([f"{inputs}/*"], "memory://full", UpperCase(), {}, block_bytes=64))
     assert fsspec.filesystem("memory").find("/full") == []
 
