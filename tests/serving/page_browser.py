@@ -180,7 +180,7 @@ def show(browser: Any, home: str, idle_pages: list[Page]) -> Iterator[Opening]:
         if not page.is_closed():
             reset_page(page, listeners)
             idle_pages.append(page)
-    assert said == []
+    assert not said, said
     assert {re.match(r"(blob:)?http://127\.0\.0\.1:\d+/", url) is not None for url in asked} <= {True}
 
 

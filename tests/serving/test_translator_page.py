@@ -82,7 +82,8 @@ def test_translation_is_text_with_paragraphs(show: Opening, runs: Runs) -> None:
 
 def test_copying_without_the_clipboard_of_secure_pages(show: Opening, browser: Any) -> None:
     """On plain http, navigator.clipboard does not exist."""
-    page = show()
+    page = show(text=SENTENCE)
+    page.locator(".stage").wait_for()  # leaving a page cancels requests, and the console says so
     page.add_init_script("Object.defineProperty(Navigator.prototype, 'clipboard', { value: undefined })")
     page.goto("about:blank")
     page.go_back()
