@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Thread
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from dragoman.errors import UserError
@@ -162,3 +164,29 @@ def _apply(item: Any) -> Any:
 def _apply_to_index(index: int) -> Any:
     """Apply the function of the pool to the item with this index in `_items`, which a forked worker inherits."""
     return _apply(_items[index])
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Inside the context, the first stop signal (such as Ctrl-C) calls `stop`; a second one raises KeyboardInterrupt.
+
+    Outside the main thread nothing is changed: its owner handles signals.
+    """
+    received = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        nonlocal received
+        if received:
+            raise KeyboardInterrupt
+        received = True
+        stop()
+
+    previous = {}
+    with suppress(ValueError):  # not in the main thread
+        previous = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dragoman import __version__
@@ -21,7 +19,7 @@ from dragoman.bulk import RayExecutor, executor_from_text
 from dragoman.bulk.block_worker import check_version
 from dragoman.bulk.ray_executor import connect, first_line
 from dragoman.errors import UserError
-from dragoman.processes import STOP_SIGNALS
+from dragoman.processes import stop_on_signals
 from dragoman.run_files import check_new_folder
 from dragoman.training.display import Display
 from dragoman.training.parallel import TIMEOUT, LostProcessError
@@ -141,7 +139,7 @@ class TrainingWorker:
 
 @dataclass(frozen=True)
 class RayTraining:
-    """Trains on a Ray cluster, with as many processes as it has room for after a restart.
+    """Trains on a Ray cluster. After a restart, it uses as many processes as the remaining machines can hold.
 
     Attributes:
         address: of the cluster; "": that of this machine, or a new one.
@@ -214,7 +212,12 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
     import ray
     from ray.train import TrainingFailedError
 
-    with ThreadPoolExecutor(1) as pool, _interrupts_stop(channel, log):
+    def stop() -> None:
+        """Tell the first process to stop after the current step."""
+        channel.stop.remote()
+        log("stopping after this step; press Ctrl-C again to stop immediately")
+
+    with ThreadPoolExecutor(1) as pool, stop_on_signals(stop):
         fitted: Future[Any] = pool.submit(fit)
         try:
             while not fitted.done():
@@ -244,30 +247,6 @@ def _show(calls: list[tuple[str, tuple[Any, ...]]], display: Display, log: Log) 
         if name == "start":
             display.__enter__()
         getattr(display, name)(*arguments)
-
-
-@contextmanager
-def _interrupts_stop(channel: Any, log: Log) -> Iterator[None]:
-    """Inside the context, Ctrl-C and SIGTERM end training after the current step, and a second signal immediately."""
-    received = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        """Handle a signal: stop after the current step, or at once if it is the second signal."""
-        nonlocal received
-        if received:
-            raise KeyboardInterrupt
-        received = True
-        channel.stop.remote()
-        log("stopping after this step; press Ctrl-C again to stop immediately")
-
-    previous = {}
-    with suppress(ValueError):  # not in the main thread, whose owner handles signals
-        previous = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def training_executor(place: str, num_workers: int | None = None, **options: Any) -> RayTraining | None:

@@ -284,7 +284,7 @@ class CorpusCounts:
 def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
     """Count the text of some pairs: source, target, the words that targets copy, and the ratios of lengths.
 
-    A source of feature vectors is no text.
+    A source of feature vectors is not text.
     """
     sources = [pair.source for pair in pairs if pair.features is None]
     targets = [pair.target or "" for pair in pairs]

@@ -26,7 +26,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p, training)
-    num_zero_values = min(round(p * RANDOM_VALUES), RANDOM_VALUES - 1)  # so many of 2¹⁶ random values set x to 0
+    num_zero_values = min(round(p * RANDOM_VALUES), RANDOM_VALUES - 1)  # of the 2¹⁶ random values; these set x to 0
     random_bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # 64 for 4 elements
     random_values = random_bits.view(torch.int16)[: x.numel()].view(x.shape)  # from −2¹⁵ to 2¹⁵ − 1
     mask = (random_values >= num_zero_values - RANDOM_VALUES // 2).to(x.dtype)

@@ -494,7 +494,7 @@ def build_cells(
 ) -> Cells:
     """Create recurrent cells with inputs of width `inputs` and outputs of width `dim`.
 
-    With `cell_dim`, they are so many LSTM cells, whose output is projected to `dim`. If `bidirectional`, `dim` and
+    With `cell_dim`, there are `cell_dim` LSTM cells, whose output is projected to `dim`. If `bidirectional`, `dim` and
     `cell_dim` are those of each direction.
     """
     if cell_dim is None:

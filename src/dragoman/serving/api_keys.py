@@ -147,7 +147,7 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
         raise UserError(f"{api_key} needs either 'key' or its hash 'sha256', but has {count}: give one of them")
     for field in ("key", "sha256"):
         if entry.get(field) is not None and (not isinstance(entry[field], str) or not entry[field]):
-            raise UserError(f"{api_key} has a '{field}' that is no text: put it in quotation marks")
+            raise UserError(f"{api_key} has a '{field}' that is not text: put it in quotation marks")
     if sha256 is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{SHA256_DIGITS}}}", sha256):
         raise UserError(
             f"{api_key} has a 'sha256' that is not {SHA256_DIGITS} hexadecimal digits: copy what sha256sum prints"

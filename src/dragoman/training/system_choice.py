@@ -16,7 +16,7 @@ MIN_MONOTONE_SHARE = 0.7  # at least 0.75 in the pronunciation of 21 languages, 
 MAX_WORD_TOKENS = 30  # in the mean; its cost grows with the product of source and target length
 MAX_MONOTONE_PAIRS = 50_000  # from more, a Transformer learns as well
 
-MIN_TAGGED_SHARE = 0.99  # of the lines, with as many tags as words, or with a single label
+MIN_TAGGED_SHARE = 0.99  # minimum share of lines with one tag per word, or with a single label
 MAX_TAGS, MIN_TAG_FREQUENCY = 100, 10  # different ones, and how often each occurs in the mean
 
 

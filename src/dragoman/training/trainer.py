@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import os
 import shlex
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,7 +24,7 @@ from dragoman.models import Model, ModelSpec
 from dragoman.objectives import Objective, TaskContext, build_objective, objective_class
 from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
-from dragoman.processes import STOP_SIGNALS
+from dragoman.processes import stop_on_signals
 from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
 from dragoman.run.search_choice import SearchChoice, store_choice, without_choice
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
@@ -256,7 +254,7 @@ class Trainer:
         with (
             self.processes.report_lost_process(self._lost_process_message),
             ExitStack() as lock,
-            _handle_interrupts(self),
+            stop_on_signals(self._interrupt),
             self.display,
         ):
             on_first_rank(lambda: lock.enter_context(exclusive_run_lock(self.folder)))
@@ -522,6 +520,11 @@ class Trainer:
 
         self.processes.on_first_rank(fail)
 
+    def _interrupt(self) -> None:
+        """Stop training after the current step."""
+        self.interrupted = True
+        self.display.message("stopping after this step; press Ctrl-C again to stop immediately")
+
     def _lost_process_message(self) -> str:
         """Return the error message for the case that another process of the training does not answer."""
         processes_per_node = os.environ.get("LOCAL_WORLD_SIZE", self.processes.world_size)
@@ -562,26 +565,3 @@ def _start_compiler_workers() -> None:
     for name in ("warm_pool", "wakeup"):  # private, and optional
         if (start := getattr(AsyncCompile, name, None)) is not None:
             start()
-
-
-@contextmanager
-def _handle_interrupts(trainer: Trainer) -> Iterator[None]:
-    """Inside the context, Ctrl-C and SIGTERM end training after the current step, and a second signal immediately."""
-    received = False  # a signal
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        """Handle a signal: stop after the current step, or at once if it is the second signal."""
-        nonlocal received
-        if received:  # by this process, not only by another one
-            raise KeyboardInterrupt
-        received = trainer.interrupted = True
-        trainer.display.message("stopping after this step; press Ctrl-C again to stop immediately")
-
-    previous = {}
-    with suppress(ValueError):  # not in the main thread, whose owner handles signals
-        previous = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

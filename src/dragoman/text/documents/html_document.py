@@ -21,7 +21,7 @@ INLINE = frozenset(
     }
 )
 VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
-#: elements whose content is no text, and is kept as it is
+#: elements whose content is not text and is kept as it is
 OPAQUE = frozenset({"script", "style", "svg", "math", "template"})
 #: elements whose text is kept: inside a sentence, or as a block
 VERBATIM = frozenset({"code", "kbd", "samp", "var", "tt", "pre", "textarea"})
@@ -208,7 +208,7 @@ def _with_direction(text: str, translation: str) -> str:
 def _tokens(source: str) -> Iterator[Token]:
     """Yield the texts, tags and other markup of HTML.
 
-    An element whose content is no text (OPAQUE, such as script) is one token, and so is a superscript footnote mark.
+    An element whose content is not text (OPAQUE, such as script) is one token, and so is a superscript footnote mark.
     """
     position = 0
     while match := _MARKUP.search(source, position):
