@@ -302,7 +302,7 @@ def test_text_files_are_opened_and_dropped(show: Opening, tmp_path: Path) -> Non
 
 def test_files_are_translated_by_the_service(show: Opening, runs: Runs) -> None:
     """Files are translated one after the other, by the run that is selected."""
-    page = show(run="recurrent")
+    page = show(run="recurrent", expected="status of 400")  # the answer to subtitles without any
     page.locator(".examples button").first.wait_for()
     drop = """() => { const data = new DataTransfer();
       for (const text of ['The man sleeps.', 'The girl sees the dog.'])
