@@ -14,7 +14,13 @@ from dragoman.config import Config, SearchDefaults
 from dragoman.errors import UserError
 from dragoman.evaluation.text_metrics import text_metric
 from dragoman.run import Translation
-from dragoman.run.search_choice import SearchCandidate, choose_search, open_settings, select_candidate, without_choice
+from dragoman.run.search_choice import (
+    SearchCandidate,
+    choose_search,
+    select_candidate,
+    unset_search_settings,
+    without_search_choice,
+)
 from dragoman.search import Beam, SearchConfig
 from dragoman.search.length_penalty_sweep import LengthPenaltySweep
 
@@ -98,13 +104,13 @@ def test_what_the_user_has_set_is_not_varied() -> None:
     run = ScriptedRun(dict.fromkeys((1, 2, 4, 5, 10), texts), beam_size=4)
     choice = choose_search(cast(Any, run), texts, texts, text_metric("exact"))
     assert {c.beam_size for c in choice.candidates} == {4}
-    assert open_settings(run.config) == ["search.length_penalty"]
-    assert open_settings(Config(search=SearchDefaults(strategy={"kind": "Sample"}))) == []
+    assert unset_search_settings(run.config) == ["search.length_penalty"]
+    assert unset_search_settings(Config(search=SearchDefaults(strategy={"kind": "Sample"}))) == []
 
 
 def test_an_automatic_choice_can_be_undone_and_one_by_the_user_cannot() -> None:
     config = Config(search=SearchDefaults(beam_size=1, length_penalty=0.5), chosen={"search.beam_size": 1})
-    assert without_choice(config).search == SearchDefaults(length_penalty=0.5)
+    assert without_search_choice(config).search == SearchDefaults(length_penalty=0.5)
 
 
 def test_scores_are_those_of_separate_searches() -> None:

@@ -15,7 +15,7 @@ from dragoman.api.events import MessageEvent, TrainingEvent
 from dragoman.cli import app
 from dragoman.config import Config, SearchDefaults
 from dragoman.errors import UserError
-from dragoman.run.search_choice import CHOSEN_SETTINGS, open_settings
+from dragoman.run.search_choice import CHOSEN_SETTINGS, unset_search_settings
 from dragoman.run_files import CONFIG_FILE, read_metrics
 
 
@@ -83,7 +83,7 @@ def test_what_was_set_is_chosen_only_on_request(trained: tuple[Path, list[str]])
     """As in runs of earlier versions, which store the default without saying that nobody has set it."""
     run = dragoman.load(trained[0])
     config = replace(run.config, chosen={})
-    assert (open_settings(run.config), open_settings(config)) == (list(CHOSEN_SETTINGS), [])
+    assert (unset_search_settings(run.config), unset_search_settings(config)) == (list(CHOSEN_SETTINGS), [])
     (run.folder / CONFIG_FILE).write_text(configuration.to_yaml(config))
     dragoman.tune_search(run, ["the dog"], ["der Hund"])
     assert run.config.chosen.keys() == set(CHOSEN_SETTINGS)

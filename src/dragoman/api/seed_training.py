@@ -29,7 +29,13 @@ from dragoman.evaluation import MeanStd, format_table
 from dragoman.objectives import objective_class
 from dragoman.parts.spec import Spec
 from dragoman.run import Run, load
-from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, choose_search, open_settings, store_choice, without_choice
+from dragoman.run.search_choice import (
+    MIN_CHOICE_SENTENCES,
+    choose_search,
+    store_choice,
+    unset_search_settings,
+    without_search_choice,
+)
 from dragoman.run_files import (
     CONFIG_FILE,
     ENSEMBLE_FILE,
@@ -124,7 +130,7 @@ def resume_seeds(
         )
     if settings:
         changed = [change_resumed_run(member, settings) for member in members]
-        write_file(folder / CONFIG_FILE, configuration.to_yaml(without_choice(changed[0])))
+        write_file(folder / CONFIG_FILE, configuration.to_yaml(without_search_choice(changed[0])))
         document |= {"finished": {}, "report": {}}
     if num_seeds is not None and num_seeds > len(members):
         user_config = configuration.without_automatic_settings(configuration.from_yaml(members[0] / CONFIG_FILE))
@@ -267,7 +273,7 @@ def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
     sources, tags, references = stored_sentences(ensemble, store, count)
     metric_function = decoding_metric(ensemble, sources, references)
     # search settings that the user has left open are chosen if there are enough sentences
-    if open_settings(ensemble.config) and len(sources) >= MIN_CHOICE_SENTENCES:
+    if unset_search_settings(ensemble.config) and len(sources) >= MIN_CHOICE_SENTENCES:
         choice = choose_search(ensemble, sources, references, metric_function, tags)
         ensemble.config = store_choice(ensemble.folder, choice)
         return choice.default.score

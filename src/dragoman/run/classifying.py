@@ -32,9 +32,10 @@ def classify(run: Run, texts: Sequence[str]) -> list[Classification]:
     results: dict[int, Classification] = {}  # by index of the text, since batches are sorted by length
     for batch, logits in batch_logits(run, run.model, [ids[:max_tokens] for ids in tokens]):
         label_logits = logits[:, 0]  # B labels: at the first token
-        label_logits[:, special] = -torch.inf
-        probabilities, order = label_logits.softmax(-1).sort(descending=True, stable=True)
-        for n, values, labels in zip(batch, probabilities.tolist(), order.tolist()):
-            by_label = {names[label]: value for label, value in zip(labels, values) if label not in special}
-            results[n] = Classification(next(iter(by_label)), by_label, truncated_source=len(tokens[n]) > max_tokens)
+        label_logits[:, special] = -torch.inf  # special tokens are never predicted
+        probabilities, labels = label_logits.softmax(-1).sort(descending=True, stable=True)  # B labels, best first
+        for n, text_probabilities, text_labels in zip(batch, probabilities.tolist(), labels.tolist()):
+            ranked = [(label, p) for label, p in zip(text_labels, text_probabilities) if label not in special]
+            by_name = {names[label]: p for label, p in ranked}
+            results[n] = Classification(next(iter(by_name)), by_name, truncated_source=len(tokens[n]) > max_tokens)
     return [results[n] for n in range(len(texts))]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class SplitDocument:
     """The blocks (texts such as paragraphs or headings) of a document, split into sentences.
 
-    The caller translates `sentences`, aligns the words of those that `unaligned` returns, and gives both to `join`,
-    which returns the translated blocks.
+    The caller translates `sentences`, aligns the words of those that `sentences_to_align` returns, and gives both to
+    `join`, which returns the translated blocks.
     """
 
     blocks: Sequence[SplitBlock]
@@ -35,7 +35,7 @@ class SplitDocument:
 
         `preserve` says which texts, such as placeholders and numbers, translations must contain unchanged.
         """
-        if not run.config.search.copy_untranslatable:  # a task whose targets have other symbols, such as phonemes
+        if not run.config.search.copy_untranslatable:  # targets have other symbols, such as phonemes
             preserve = Preserve.NONE
         return cls([SplitBlock.create(block, split_into_sentences(run, block.text), preserve) for block in blocks])
 
@@ -44,34 +44,34 @@ class SplitDocument:
         """The sentences of all blocks, in order, which are to be translated."""
         return [sentence for block in self.blocks for sentence in block.sentences]
 
-    def unaligned(self, targets: Sequence[str]) -> list[int]:
+    def sentences_to_align(self, targets: Sequence[str]) -> list[int]:
         """Return the indices of the sentences that need a word alignment, given the translations of all (`targets`).
 
         In these a tag (markup) begins or ends within the sentence, or the translation lacks a placeholder.
         """
         translations = iter(targets)
-        needed = (
-            need
+        is_needed = (
+            needed  # for one sentence
             for block in self.blocks
-            for need in block.needs_alignment([next(translations) for _ in block.sentences])
+            for needed in block.needs_alignment([next(translations) for _ in block.sentences])
         )
-        return [number for number, need in enumerate(needed) if need]
+        return [index for index, needed in enumerate(is_needed) if needed]
 
     def join(self, targets: Sequence[str], alignments: dict[int, Alignment], language: str) -> list[MarkedText]:
         """Return the translated blocks, with tags (markup) around the aligned words.
 
         Args:
             targets: the translations of all sentences, in order
-            alignments: word alignments, by the index of the sentence, of the sentences that `unaligned` returned
+            alignments: word alignments, by the index of the sentence, of those in `sentences_to_align`
             language: code of the language of the translations, such as de; '' if it is unknown
         """
-        joined, first = [], 0
+        translated, begin = [], 0
         for block in self.blocks:
-            numbers = range(first, first + len(block.sentences))
-            first = numbers.stop
-            block_alignments = [alignments.get(number) for number in numbers]
-            joined.append(block.join(targets[numbers.start : numbers.stop], block_alignments, language))
-        return joined
+            end = begin + len(block.sentences)
+            block_alignments = [alignments.get(index) for index in range(begin, end)]
+            translated.append(block.join(targets[begin:end], block_alignments, language))
+            begin = end
+        return translated
 
 
 def translate_blocks(
@@ -99,11 +99,9 @@ def translate_blocks(
     for translation in translations:
         targets.append(translation.text)
         yield len(targets), len(sentences)
-    unaligned = document.unaligned(targets)
-    unaligned_sources = [sentences[index] for index in unaligned]
-    unaligned_targets = [targets[index] for index in unaligned]
-    alignments = run.align(unaligned_sources, unaligned_targets, occlusion=True) or []
-    yield document.join(targets, dict(zip(unaligned, alignments)), language)
+    to_align = document.sentences_to_align(targets)  # indices
+    alignments = run.align([sentences[i] for i in to_align], [targets[i] for i in to_align], occlusion=True) or []
+    yield document.join(targets, dict(zip(to_align, alignments)), language)
 
 
 def translate_document(
@@ -126,6 +124,7 @@ def translate_document(
         language: code of the language of the translation, such as de; '' if it is unknown
     """
     document = parse_document(content, name, translate_attributes)
-    *_, blocks = translate_blocks(run, document.blocks, search, preserve=preserve, language=language)  # after progress
+    # the values before the last are the progress, which is not needed
+    *_, blocks = translate_blocks(run, document.blocks, search, preserve=preserve, language=language)
     assert isinstance(blocks, list)
     return document.render(blocks, language)

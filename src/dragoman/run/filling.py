@@ -94,15 +94,15 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
     word_tokens = encode_words(normalized, run.source_tokenizer)
     max_tokens, prefix_length = max_source_tokens(run), len(run.framing.source_prefix)
     results = [TaggedSentence(words=[], tags=[], probabilities=[])] * len(texts)  # remains for empty texts
-    nonempty = [i for i, words in enumerate(sentences) if words]
+    nonempty = [i for i, words in enumerate(sentences) if words]  # indices of the texts with words
     token_ids = [[token for word in word_tokens[i] for token in word][:max_tokens] for i in nonempty]
     special = special_labels(run.target_tokenizer, run.model.num_labels)
     for batch, logits in batch_logits(run, run.model, token_ids):
-        logits[..., special] = -torch.inf
-        probability, best = logits.softmax(-1).max(-1)  # B T
-        for n, probabilities, labels in zip(batch, probability.tolist(), best.tolist()):
+        logits[..., special] = -torch.inf  # special tokens are never predicted
+        batch_probabilities, batch_labels = logits.softmax(-1).max(-1)  # B T: of the best label
+        for n, probabilities, labels in zip(batch, batch_probabilities.tolist(), batch_labels.tolist()):
             i = nonempty[n]
-            word_starts = np.cumsum([0, *(len(word) for word in word_tokens[i])])[:-1]
+            word_starts = np.cumsum([0, *(len(tokens) for tokens in word_tokens[i])])[:-1]
             positions = [int(start) + prefix_length for start in word_starts if start < max_tokens]
             tags = [run.target_tokenizer.decode([labels[position]]) for position in positions]
             results[i] = TaggedSentence(sentences[i], tags, [probabilities[position] for position in positions])
@@ -112,7 +112,7 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
 def special_labels(tokenizer: Tokenizer, num_labels: int) -> list[int]:
     """Return the output classes of a tagger or classifier that must not be predicted: special tokens such as <unk>.
 
-    The `num_labels` classes are the tokens of its target tokenizer.
+    The `num_labels` classes are the tokens of its target tokenizer, which decodes special tokens to ''.
     """
     return [label for label in range(num_labels) if label == tokenizer.unk or not tokenizer.decode([label])]
 
@@ -146,10 +146,12 @@ def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]
             for position in [position for position, token in enumerate(ids) if token == tokenizer.mask]:
                 probabilities = text_logits[position + prefix_length].softmax(-1)  # V
                 probabilities[list(run.framing.suppressed)] = 0.0  # special tokens
-                top, tokens = probabilities[: tokenizer.vocab_size].topk(min(top_k, tokenizer.vocab_size))
-                choices.append(list(zip(tokenizer.tokens(tokens.tolist()), top.tolist())))
-                ids[position] = int(tokens[0])
-            results[n] = FillResult(tokenizer.decode(ids + token_ids[n][len(ids) :]), choices)
+                probabilities = probabilities[: tokenizer.vocab_size]  # the output layer may be larger
+                top_probabilities, top_tokens = probabilities.topk(min(top_k, tokenizer.vocab_size))
+                choices.append(list(zip(tokenizer.tokens(top_tokens.tolist()), top_probabilities.tolist())))
+                ids[position] = int(top_tokens[0])
+            not_read = token_ids[n][len(ids) :]  # after the maximum source length
+            results[n] = FillResult(tokenizer.decode(ids + not_read), choices)
     return results
 
 
@@ -171,10 +173,10 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
     results = []
     for ids in tokenizer.encode_batch(list(texts)):
         ids = ids[: max_source_tokens(run)]
-        masked_texts = [[*ids[:n], tokenizer.mask, *ids[n + 1 :]] for n in range(len(ids))]
+        masked_texts = [[*ids[:n], tokenizer.mask, *ids[n + 1 :]] for n in range(len(ids))]  # n-th token masked
         scores = [0.0] * len(ids)
         for batch, logits in batch_logits(run, model, masked_texts):
-            positions = torch.tensor(batch, device=logits.device)  # text n has its mask at position n
+            positions = torch.tensor(batch, device=logits.device)  # copy n of the text has its mask at position n
             labels = torch.tensor([ids[position] for position in batch], device=logits.device)
             at_masks = logits[torch.arange(len(batch), device=logits.device), positions + prefix_length]  # B V
             log_p = at_masks.log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
@@ -252,7 +254,7 @@ def _decode_sources(run: Run, sources: Sequence[list[int]], search: Beam) -> Ite
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in sources], batch_tokens) if sources else []:
         source, lengths = run.pad_batch([frame_source(run, sources[n]) for n in batch])
-        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))
+        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))  # keys would seed sampling
         yield from zip(batch.tolist(), search.decode(run, request))
 
 
@@ -269,7 +271,7 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
         return [_predict_labels(run, row) for row in rows]
     decoder = _with_sentinels_allowed(run) if infilling == "span" else run
     source, lengths = run.pad_batch([row.source.tolist() for row in rows])
-    request = SearchRequest(source, lengths, keys=torch.arange(len(rows)))
+    request = SearchRequest(source, lengths, keys=torch.arange(len(rows)))  # keys would seed sampling
     search = Beam(size=1, length_limit=run.length_limit)
     return [hypotheses[0].tokens for hypotheses in search.decode(decoder, request)]
 
@@ -294,8 +296,8 @@ def _with_sentinels_allowed(run: Run) -> Run:
     new_run = copy(run)
     new_run.engine_cache = None  # cached engines suppress sentinels
     sentinels = sentinel_ids(run.target_tokenizer, run.model.vocab_size)
-    suppressed = tuple(set(run.special_tokens.suppressed) - set(sentinels))
-    new_run.special_tokens = replace(run.special_tokens, suppressed=suppressed)
+    still_suppressed = tuple(set(run.special_tokens.suppressed) - set(sentinels))
+    new_run.special_tokens = replace(run.special_tokens, suppressed=still_suppressed)
     return new_run
 
 

@@ -51,20 +51,22 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
     a folder en-de. If none of them names two languages, it is a UserError. None for a multilingual run, which has
     language codes and no single pair.
     """
-    codes = run.model_framing.languages
-    if codes is not None and codes.reads_source_code:
+    languages = run.model_framing.languages
+    if languages is not None and languages.reads_source_code:  # sources of several languages, each with its code
         return None
     data = run.config.data
     if data.source_language in TWO_LETTER_CODES and data.target_language in TWO_LETTER_CODES:
         return LanguagePair(data.source_language, data.target_language)
-    extensions = [
+    source_extensions, target_extensions = (
         {without_compression_suffix(file.lower()).rpartition(".")[2] for file in files}
         for files in (data.source, data.target)
-    ]
-    if all(len(codes) == 1 and codes <= TWO_LETTER_CODES for codes in extensions):
-        return LanguagePair(*(next(iter(codes)) for codes in extensions))
-    parts = re.split(r"[-_.]", run.folder.resolve().name.lower())
-    for source, target in reversed(list(pairwise(parts))):  # the last two neighbors that are codes: opus-mt-en-de
+    )
+    if len(source_extensions) == len(target_extensions) == 1:  # all files of a side have the same one
+        (source,), (target,) = source_extensions, target_extensions
+        if source in TWO_LETTER_CODES and target in TWO_LETTER_CODES:
+            return LanguagePair(source, target)
+    name_parts = re.split(r"[-_.]", run.folder.resolve().name.lower())
+    for source, target in reversed(list(pairwise(name_parts))):  # the last two neighbors that are codes: opus-mt-en-de
         if source in TWO_LETTER_CODES and target in TWO_LETTER_CODES:
             return LanguagePair(source, target)
     raise UserError(

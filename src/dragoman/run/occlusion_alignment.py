@@ -47,24 +47,24 @@ def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Align
     """
     source_map = TokenWordMap.from_ids(run.source_tokenizer, source_ids)
     target_map = TokenWordMap.from_ids(run.target_tokenizer, target_ids)
-    num_source, num_target = (max(words.word_ids, default=-1) + 1 for words in (source_map, target_map))
-    if not num_source or not num_target:
+    source_words, target_words = (max(words.word_ids, default=-1) + 1 for words in (source_map, target_map))  # numbers
+    if not source_words or not target_words:
         return []
-    if num_source == 1:  # the source would be empty without its only word
-        return [(0, word) for word in range(num_target)]
-    removed_with = _removal_words(source_map)
+    if source_words == 1:  # the source would be empty without its only word
+        return [(0, word) for word in range(target_words)]
+    removal_words = _removal_words(source_map)
     occluded = [  # the source without each of its words
-        [token for token, word in zip(source_ids, removed_with) if word != removed] for removed in range(num_source)
+        [token for token, word in zip(source_ids, removal_words) if word != removed] for removed in range(source_words)
     ]
     framed = [add_framing(run, ids) for ids in (source_ids, *occluded)]
     differences = _prediction_differences(run, framed, target_ids)  # T W
-    weights = _by_target_word(differences, target_map, num_target)
-    attention = batch_cross_attention(run, *run.pad_batch(framed[:1]), [target_ids])
+    weights = _by_target_word(differences, target_map, target_words)
+    attention = batch_cross_attention(run, *run.pad_batch(framed[:1]), [target_ids])  # from the whole source
     if attention is not None:
-        prefix = len(run.framing.source_prefix)
-        to_tokens = attention[0].float().cpu()[: len(target_ids), prefix : prefix + len(source_ids)]  # T S
-        to_words = sum_by_word(to_tokens, source_map.core_word_ids, num_source)
-        weights = (weights + LINK_SMOOTHING) * (_by_target_word(to_words, target_map, num_target) + LINK_SMOOTHING)
+        begin = len(run.framing.source_prefix)  # attention to special tokens and of EOS is left out
+        to_tokens = attention[0].float().cpu()[: len(target_ids), begin : begin + len(source_ids)]  # T S
+        to_words = sum_by_word(to_tokens, source_map.core_word_ids, source_words)  # T W
+        weights = (weights + LINK_SMOOTHING) * (_by_target_word(to_words, target_map, target_words) + LINK_SMOOTHING)
     return _links(weights)
 
 
@@ -100,8 +100,8 @@ def _by_target_word(weights: Tensor, target: TokenWordMap, num_words: int) -> Te
 
     Returns N W for N = `num_words` target words; each row is normalized to sum 1.
     """
-    by_word = sum_by_word(weights.T, target.core_word_ids, num_words).T
-    return by_word / by_word.sum(1, keepdim=True).clamp_min(1e-9)
+    by_word = sum_by_word(weights.T, target.core_word_ids, num_words).T  # sums columns, hence the transpositions
+    return by_word / by_word.sum(1, keepdim=True).clamp_min(1e-9)  # a row of zeros remains
 
 
 def _links(weights: Tensor) -> Alignment:

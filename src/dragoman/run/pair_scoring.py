@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.data.batching import batch_by_length
 from dragoman.errors import UserError
 from dragoman.run.results import Alignment, ScoredText, SentenceAttention
-from dragoman.run.sources import Source, normalize_text
+from dragoman.run.sources import Source, check_language_pair, normalize_text
 from dragoman.search import Hypothesis
 from dragoman.search.forced_decoding import (
     TokenWordMap,
@@ -33,8 +33,7 @@ def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) ->
     UserError.
     """
     results = [ScoredText(score=0.0, tokens=[], token_scores=[])] * len(targets)  # replaced below
-    if run.framing.languages is not None:  # a multilingual model without a language pair
-        run.framing.for_languages()  # raises the UserError
+    check_language_pair(run)
     for indices, source_ids, target_ids in _batches(run, sources, targets):
         source, source_lengths = run.pad_batch(source_ids)
         framed = [_frame_target(run, ids, has_source=sources is not None) for ids in target_ids]
@@ -42,10 +41,10 @@ def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) ->
         scores = token_scores(run.model, source, source_lengths, target, target_lengths).tolist()  # B T, 0 at padding
         # the first tokens, if they are forced (such as a language token), have probability 1
         num_forced = 0 if sources is None else len(run.framing.forced_bos)
-        for i, ids, log_p in zip(indices, framed, scores):
+        for i, ids, padded_scores in zip(indices, framed, scores):
             tokens = run.target_tokenizer.tokens(ids[1:])  # without BOS
-            log_p = [0.0] * num_forced + log_p[num_forced : len(tokens)]
-            results[i] = ScoredText(sum(log_p), tokens, log_p)
+            target_scores = [0.0] * num_forced + padded_scores[num_forced : len(tokens)]
+            results[i] = ScoredText(sum(target_scores), tokens, target_scores)
     return results
 
 
@@ -120,9 +119,9 @@ def hypothesis_token_scores(
         source_indices = torch.tensor(sources, device=source.device)
         pairs = (source[source_indices], source_lengths[source_indices], *run.pad_batch(framed))
         by_model = torch.stack([token_scores(model, *pairs) for model in run.models])  # models B T
-        averaged = (by_model.logsumexp(0) - math.log(len(by_model))).tolist()
-        for index, hypothesis, ids, scores in zip(sources, batch, framed, averaged):
-            scores = [0.0] * num_forced + scores[num_forced : len(ids) - 1]
+        averaged = (by_model.logsumexp(0) - math.log(len(by_model))).tolist()  # log of the mean probability
+        for index, hypothesis, ids, padded_scores in zip(sources, batch, framed, averaged):
+            scores = [0.0] * num_forced + padded_scores[num_forced : len(ids) - 1]  # BOS is not predicted
             if run.framing.force_eos_at_limit and hypothesis.finished:
                 # hypothesis.score is the sum of all log p; the difference is log p(EOS), or 0 if EOS was forced
                 scores[-1] = hypothesis.score - sum(scores[:-1])
@@ -151,8 +150,8 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
     if target is None:
         target = run.translate([source], alignment=False)[0].text
     target_ids = _frame_target(run, encode_targets(run, [target])[0])
-    pair = (*run.pad_batch([ids]), *run.pad_batch([target_ids[:-1]]))
-    weights, copying = record_attention(run.model, *pair)
+    pair = (*run.pad_batch([ids]), *run.pad_batch([target_ids[:-1]]))  # EOS is predicted, but not read
+    weights, copying = record_attention(run.model, *pair)  # copying: probabilities of copying each source token
     cross = cross_attention(run.model, weights, copying)
     if run.model.source_features is None:
         source_tokens, source_words = run.source_tokenizer.tokens(ids), TokenWordMap.from_ids(run.source_tokenizer, ids)
@@ -196,7 +195,7 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
         source_ids = source_ids.to(run.device)
         source, source_lengths, _ = _move_padding_right(source_ids, source_ids != pad)
     is_token = _is_token_or_bos(target_ids, pad) if run.framing.bos == pad else target_ids != pad
-    if pad == run.framing.eos:  # padding cannot be told from EOS
+    if pad == run.framing.eos:  # padding cannot be told from EOS: all ids count as tokens
         is_token = torch.ones_like(is_token)
     target, target_lengths, order = _move_padding_right(target_ids, is_token)
     return _restore_padding(run.model(source, source_lengths, target, target_lengths), order)

@@ -323,7 +323,9 @@ class Run:
             other = self._opened[folder]
         source, target = reversed(self.language_pair) if reverse else self.language_pair
         codes = other.model_framing.languages
-        return other if codes is None else other.with_languages(source if codes.reads_source_code else None, target)
+        if codes is None:  # not multilingual
+            return other
+        return other.with_languages(source if codes.reads_source_code else None, target)
 
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
         """Raise a UserError if another run differs in tokenizers, special tokens, type of sources or device.
@@ -525,8 +527,8 @@ class Run:
         run, search = self.with_languages(source_language, target_language), search or self.search_config(beam_size)
         translator = Translator(run, search, alignment=alignment, tag=tag, exclude=exclude)
         (text,) = self.with_features([text], None if features is None else [features])
-        parts = stream_batch(translator, [text], [prefix], [include])
-        return (tokens for _, tokens in parts)
+        parts = stream_batch(translator, [text], prefixes=[prefix], include=[include])
+        return (tokens for _, tokens in parts)  # without the index of the text
 
     def stream_batch(
         self,
@@ -579,9 +581,9 @@ class Run:
             first_index: index of the first prompt, if others were continued before; it seeds sampling
         """
         self.check_usage("generate")
-        search = search or Sample(
-            top_p=0.95, length_limit=LengthLimit(ratio=0, offset=max_new_tokens, max=max_new_tokens)
-        )
+        if search is None:
+            limit = LengthLimit(ratio=0, offset=max_new_tokens, max=max_new_tokens)  # whatever the prompt's length
+            search = Sample(top_p=0.95, length_limit=limit)
         if self.is_dialogue:
             return list(self.translate_stream(prompts, search, first_index=first_index))
         return continue_prompts(self, prompts, search, first_index)
@@ -601,7 +603,7 @@ class Run:
     def beam_config(self, size: int | None = None) -> Beam:
         """Return the beam search with the run's settings; `size` is the beam size, by default the configured one."""
         settings = self.config.search
-        if settings.strategy and isinstance(beam := self.default_search, Beam):
+        if settings.strategy and isinstance(beam := self.default_search, Beam):  # a whole search configuration
             return beam if size is None else replace(beam, size=size)
         default_size = Beam.size if settings.beam_size is None else settings.beam_size
         return Beam(
@@ -877,14 +879,14 @@ def load(
         return ensemble
     torch_device = run_folder.select_device(device or "auto")
     inference_weights = InferenceWeights(weights, torch_device)
-    model = unallocated_model(run_folder.read_spec(folder, custom_parts))
+    model = unallocated_model(run_folder.read_spec(folder, custom_parts))  # without weights, which are assigned below
     settings = config.from_yaml(folder / CONFIG_FILE)
     source_tokenizer, target_tokenizer = run_folder.read_tokenizers(folder)
     path = folder / CHECKPOINT_DIR / checkpoint_name
     check_run_folder(folder, checkpoint_name)
-    source = weight_source(folder, checkpoint_name, model, settings)
-    checkpoint.assign_weights(model.eval(), source, path, torch_device)
-    framing, name = run_folder.read_framing(folder), resolve_link(path).resolve().name
+    stored_weights = weight_source(folder, checkpoint_name, model, settings)
+    checkpoint.assign_weights(model.eval(), stored_weights, path, torch_device)
+    framing, name = run_folder.read_framing(folder), resolve_link(path).resolve().name  # `best` is a link to a name
     run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)
     run.engine_cache = {} if run.device.type == "cuda" else None  # keeps the CUDA graphs of searches
     return run

@@ -35,7 +35,7 @@ def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: C
     """
     path = folder / CHECKPOINT_DIR / checkpoint_name
     weights, digest = checkpoint.read_tensors(path, "model"), checkpoint.read_values(path).get(BASE_WEIGHTS)
-    if digest is None:
+    if digest is None:  # the checkpoint has all weights
         return weights
     initial = folder / INITIAL_CHECKPOINT
     if not checkpoint.is_complete(initial) or checkpoint.tensors_digest(initial, "model") != digest:

@@ -51,7 +51,7 @@ class SearchCandidate:
 
     @property
     def lower_bound(self) -> float:
-        """The gain in the metric over the default search, minus one standard error: what can be relied on."""
+        """The gain in the metric over the default search, minus one standard error."""
         return self.advantage - self.standard_error
 
 
@@ -112,7 +112,7 @@ class SearchChoice:
         return values | {"metric": self.metric, "sentences": self.sentences, "reason": self.reason, "scores": scores}
 
 
-def open_settings(config: Config) -> list[str]:
+def unset_search_settings(config: Config) -> list[str]:
     """Return the names of those of the settings beam size and length penalty that the user has not set.
 
     None of them if `search.strategy`, a whole search configuration, is set.
@@ -120,12 +120,12 @@ def open_settings(config: Config) -> list[str]:
     return [] if config.search.strategy else [name for name in CHOSEN_SETTINGS if is_automatic(config, name)]
 
 
-def without_choice(config: Config) -> Config:
-    """Return the configuration with beam size and length penalty unset (None), unless the user has set them.
+def without_search_choice(config: Config) -> Config:
+    """Return the configuration without an earlier automatic choice of beam size and length penalty.
 
-    This removes an earlier automatic choice.
+    They are unset (None) again, unless the user has set them.
     """
-    return configuration.replace_settings(config, dict.fromkeys(open_settings(config)))
+    return configuration.replace_settings(config, dict.fromkeys(unset_search_settings(config)))
 
 
 def choose_search(
@@ -152,7 +152,7 @@ def choose_search(
             that the user has not set.
     """
     check_equal_counts(len(sources), "sources", len(references), "references")
-    default, varied = run.beam_config(), tuple(open_settings(run.config) if names is None else names)
+    default, varied = run.beam_config(), tuple(unset_search_settings(run.config) if names is None else names)
     sizes, penalties = {default.size}, {default.length_penalty}
     if BEAM_SIZE in varied:
         default = replace(default, size=min(Beam.size, run.max_beam_size))
@@ -182,9 +182,10 @@ def decode_with_penalties(
     """
     if len(length_penalties) > 1 and LengthPenaltySweep.supports(beam):
         sweep = LengthPenaltySweep.of(beam, tuple(length_penalties))
-        # of each source one translation for each penalty; only one if its text is empty or was copied
-        by_source = [(t, *t.alternatives) for t in run.translate(sources, search=sweep, alignment=False, tag=tag)]
-        return [[texts[min(n, len(texts) - 1)].text for texts in by_source] for n in range(len(length_penalties))]
+        translations = run.translate(sources, search=sweep, alignment=False, tag=tag)
+        # of each source one text for each penalty; only one if the source is empty or was copied
+        by_source = [[t.text, *(other.text for other in t.alternatives)] for t in translations]
+        return [[texts[min(n, len(texts) - 1)] for texts in by_source] for n in range(len(length_penalties))]
     searches = (replace(beam, length_penalty=penalty) for penalty in length_penalties)
     return [[t.text for t in run.translate(sources, search=search, alignment=False, tag=tag)] for search in searches]
 
@@ -204,21 +205,22 @@ def _compare(
         references: the reference translations of each sentence
         varied: names of the settings that are chosen, "search.beam_size", "search.length_penalty" or both
     """
-    overall, pairs = metric(outputs[default], references), list(outputs)
-    sign = 1 if overall.better == "higher" else -1
-    scores = resample_scores(_statistics(list(outputs.values()), references, metric), CHOICE_RESAMPLES)
+    default_score, pairs = metric(outputs[default], references), list(outputs)
+    sign = 1 if default_score.better == "higher" else -1
+    resampled = resample_scores(_statistics(list(outputs.values()), references, metric), CHOICE_RESAMPLES)
     default_index, sentences = pairs.index(default), len(references)
     candidates = []
     for index, (size, penalty) in enumerate(pairs):
-        score = float(scores.scores[index])
-        advantage = sign * (score - float(scores.scores[default_index]))
-        # plus the effect of one sentence: equal outputs have a bootstrap variance of 0, but another one might differ
-        variance = float(np.var(scores.samples[index] - scores.samples[default_index])) + (100 / sentences) ** 2
+        score = float(resampled.scores[index])  # of all sentences
+        advantage = sign * (score - float(resampled.scores[default_index]))
+        # Outputs that are equal here have a bootstrap variance of 0, but another sentence might differ: add the largest
+        # effect of one sentence on a score of up to 100 points.
+        variance = float(np.var(resampled.samples[index] - resampled.samples[default_index])) + (100 / sentences) ** 2
         error = 0.0 if index == default_index else math.sqrt(variance)
         candidates.append(SearchCandidate(size, penalty, score, advantage=advantage, standard_error=error))
     return SearchChoice(
         varied=varied,
-        metric=overall.name,
+        metric=default_score.name,
         sentences=sentences,
         candidates=tuple(candidates),
         default=candidates[default_index],
@@ -248,12 +250,13 @@ def _statistics(
     only once.
     """
     references_of = reference_lists(outputs[0], references)  # by sentence
-    rows: dict[tuple[int, str], int] = {}  # (index of a sentence, a translation of it): row of its statistics
-    indices: list[NDArray[np.int64]] = [
-        np.array([rows.setdefault((index, text), len(rows)) for index, text in enumerate(texts)]) for texts in outputs
+    row_of: dict[tuple[int, str], int] = {}  # (index of a sentence, a translation of it) → row of its statistics
+    output_rows: list[NDArray[np.int64]] = [  # of each output: the rows of its sentences
+        np.array([row_of.setdefault((index, text), len(row_of)) for index, text in enumerate(texts)])
+        for texts in outputs
     ]
-    unique = metric.sentence_statistics([text for _, text in rows], [references_of[index] for index, _ in rows])
-    return [unique._replace(table=unique.table[rows_of_output]) for rows_of_output in indices]
+    unique = metric.sentence_statistics([text for _, text in row_of], [references_of[index] for index, _ in row_of])
+    return [unique._replace(table=unique.table[rows]) for rows in output_rows]
 
 
 def store_choice(folder: Path, choice: SearchChoice) -> Config:
@@ -263,6 +266,6 @@ def store_choice(folder: Path, choice: SearchChoice) -> Config:
     """
     config = configuration.from_yaml(folder / CONFIG_FILE)
     config = configuration.replace_settings(config, choice.settings)
-    config = replace(config, chosen=config.chosen | choice.settings)
+    config = replace(config, chosen=config.chosen | choice.settings)  # {name of a setting: its value}
     write_file(folder / CONFIG_FILE, configuration.to_yaml(config))
     return config

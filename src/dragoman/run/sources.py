@@ -127,15 +127,16 @@ def encode_features(run: Run, sources: Sequence[str]) -> tuple[list[list[int]], 
     symbols = run.source_tokenizer.features
     if not symbols:
         return [[] for _ in sources], list(sources)
-    split = [split_features(source) for source in sources]  # (text, features)
-    unknown = {name: None for _, features in split for name in symbols.unknown(features)}
-    if new := [name for name in unknown if name not in run.reported_features]:
-        run.reported_features.update(new)
+    texts_and_features = [split_features(source) for source in sources]
+    unknown = {name: None for _, features in texts_and_features for name in symbols.unknown(features)}  # an ordered set
+    if unreported := [name for name in unknown if name not in run.reported_features]:
+        run.reported_features.update(unreported)
+        plural, more = "s" * (len(unreported) > 1), " …" * (len(unreported) > 5)
         log(
-            f"warning: the run {run.folder} does not know the feature{'s' * (len(new) > 1)} {', '.join(new[:5])}"
-            f"{' …' * (len(new) > 5)} of sources; it was trained with {', '.join(symbols.names[:12])} …"
+            f"warning: the run {run.folder} does not know the feature{plural} {', '.join(unreported[:5])}{more} of "
+            f"sources; it was trained with {', '.join(symbols.names[:12])} …"
         )
-    return [symbols.encode(features) for _, features in split], [text for text, _ in split]
+    return [symbols.encode(features) for _, features in texts_and_features], [text for text, _ in texts_and_features]
 
 
 def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None = None) -> list[Any]:
@@ -154,18 +155,18 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
             "on images or speech"
         )
     if not run.is_dialogue:
-        symbols, texts = encode_features(run, texts)
-        prefixes = zip(tag_ids(run, len(texts), tag), symbols)
-        tokens = run.source_tokenizer.encode_batch(texts)
-        return [[*tag_id, *feature_ids, *ids] for (tag_id, feature_ids), ids in zip(prefixes, tokens)]
+        feature_ids, texts = encode_features(run, texts)
+        token_ids = run.source_tokenizer.encode_batch(texts)
+        by_source = zip(tag_ids(run, len(texts), tag), feature_ids, token_ids)
+        return [[*tag_id, *features, *tokens] for tag_id, features, tokens in by_source]
     if any(text.count("\t") % 2 for text in texts):
         raise UserError(
             "a dialogue must end with the user's turn, to which the model replies, but has an even number of turns: "
             "give an odd number of turns, separated by tabs"
         )
-    dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)
+    dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)  # token ids of each turn
     ids_and_labels = [encode_dialogue(turns, run.framing) for turns in dialogues]
-    return [[*ids[len(run.framing.source_prefix) :]] for ids, _ in ids_and_labels]
+    return [[*ids[len(run.framing.source_prefix) :]] for ids, _ in ids_and_labels]  # without the prefix of the framing
 
 
 def max_source_tokens(run: Run) -> int:
@@ -173,13 +174,18 @@ def max_source_tokens(run: Run) -> int:
     return max(1, run.max_source_length - len(run.framing.source_prefix) - len(run.framing.source_suffix))
 
 
+def check_language_pair(run: Run) -> None:
+    """Raise a UserError if a multilingual run has no language pair: its special tokens (framing) are then unknown."""
+    if run.framing.languages is not None:  # there was no pair whose language codes could be filled in
+        run.framing.for_languages()  # raises the UserError, which names the missing languages
+
+
 def add_framing(run: Run, ids: Sequence[int]) -> list[int]:
     """Return the token ids of a source with the run's special tokens before and after them.
 
     A multilingual run without a language pair, whose special tokens are not known, is a UserError.
     """
-    if run.framing.languages is not None:  # a multilingual model without a language pair
-        run.framing.for_languages()  # raises the UserError
+    check_language_pair(run)
     return [*run.framing.source_prefix, *ids, *run.framing.source_suffix]
 
 
@@ -200,7 +206,8 @@ def detect_languages(run: Run, sources: Sequence[NDArray[Any]]) -> list[str]:
         raise UserError(
             f"the run {run.folder} cannot recognize the language of a recording: give the languages (--from, --to)"
         )
-    names, ids, results = list(codes.ids), list(codes.ids.values()), [""] * len(sources)
+    names, ids = list(codes.ids), list(codes.ids.values())  # language codes, and their token ids
+    results = [""] * len(sources)
     for batch in batch_by_length(np.array([len(source) for source in sources]), run.config.search.batch_tokens):
         source, lengths = run.pad_batch([sources[n] for n in batch])
         bos = torch.full_like(lengths[:, None], run.model_framing.bos)  # B 1

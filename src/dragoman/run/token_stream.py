@@ -60,14 +60,15 @@ def stream_batch(
     constraints = Constraints(
         prefixes=[normalize_text(run, prefix) for prefix in prefixes] if any(prefixes) else None,
         include=[normalize_phrases(run, phrases) for phrases in include] if include and any(include) else None,
-        exclude=translator.forbidden,
+        exclude=translator.forbidden_phrases,
     )
     searched = []  # indices of the texts that are neither empty nor copied
     for index, text in enumerate(texts):
+        prefix, required_phrases = constraints.at(index)
         if is_empty(text):
             empty = Translation(text="", score=0.0, alignment=[] if translator.align else None)
             yield index, StreamedTokens(text="", translation=empty)
-        elif translator.copies(text, *constraints.at(index)):
+        elif translator.copies(text, prefix, required_phrases):
             copied = translator.copy(str(text))
             yield index, StreamedTokens(copied.text, copied.tokens, translation=copied)
         else:
@@ -86,7 +87,7 @@ def stream_batch(
             constraints=constraints.select(indices.tolist()),
         )
         stream = _BatchStream(language_run, translator, request, indices, interval)
-        yield from stream.parts([len(token_ids[index]) > max_source_tokens(run) for index in indices])
+        yield from stream.parts(truncated=[len(token_ids[index]) > max_source_tokens(run) for index in indices])
 
 
 class _BatchStream:
@@ -103,8 +104,8 @@ class _BatchStream:
         self.run, self.translator, self.request, self.interval = run, translator, request, interval
         self.text_indices: list[int] = text_indices.tolist()
         self.detokenizers = [_Detokenizer(run.target_tokenizer) for _ in self.text_indices]
-        #: of each source: the result of its search when tokens were yielded the last time
-        self.last: list[PartialResult | None] = [None] * len(self.text_indices)
+        #: of each source: the result of its search when tokens were yielded the last time; None: none were yielded
+        self.last_results: list[PartialResult | None] = [None] * len(self.text_indices)
 
     def parts(self, truncated: Sequence[bool]) -> Generator[NumberedTokens]:
         """Yield pairs (index of a text, its new tokens); the last pair of a text contains the whole translation.
@@ -121,11 +122,12 @@ class _BatchStream:
         alignments = None
         if translator.align:
             alignments = align_batch(run, request.source, request.lengths, [hypothesis.tokens for hypothesis in best])
-        for n, (ranked, last) in enumerate(zip(hypotheses, self.last)):
+        for n, (ranked, last) in enumerate(zip(hypotheses, self.last_results)):
             alignment = alignments[n] if alignments else None
             translation = to_translation(run, ranked, alignment, truncated_source=truncated[n])
-            is_single = last is None or last.single_hypothesis
-            score = best[n].score - (last.score if last else 0.0) if is_single else None
+            score: float | None = best[n].score
+            if last is not None:  # log p of tokens that were yielded as the prefix of several hypotheses is not known
+                score = best[n].score - last.score if last.single_hypothesis else None
             part = self.detokenizers[n].add(best[n].tokens, best[n].tokens, score, is_last=True)
             yield self.text_indices[n], StreamedTokens(part.text, part.tokens, score, translation=translation)
 
@@ -140,7 +142,7 @@ class _BatchStream:
         with closing(engine.steps(*arguments)) as steps:  # yields the search state after each step
             while True:
                 try:
-                    sources, state = next(steps)
+                    sources, state = next(steps)  # the source in each row (slot) of the search state
                 except StopIteration as end:  # its value has the hypotheses of each source
                     return end.value
                 if time.monotonic() < next_time:
@@ -148,14 +150,14 @@ class _BatchStream:
                 next_time = time.monotonic() + self.interval
                 done = state.done.tolist()
                 for slot, n in enumerate(sources):
-                    if n == EMPTY_SLOT or done[slot]:  # the last part follows after the search
+                    if n == EMPTY_SLOT or done[slot]:  # the last part of a translation follows after the search
                         continue
                     result = partial_result(state, slot, self.run.special_tokens.eos, search.length_divisor)
-                    last = self.last[n]
+                    last = self.last_results[n]
                     if result is None or result == last:
                         continue
                     score = result.score - (last.score if last else 0.0) if result.single_hypothesis else None
-                    self.last[n] = result
+                    self.last_results[n] = result
                     new_tokens = self.detokenizers[n].add(result.stable_prefix, result.best_tokens, score)
                     yield self.text_indices[n], new_tokens
 

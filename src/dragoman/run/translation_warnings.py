@@ -260,9 +260,9 @@ class TranslationChecker:
         uncovered = self._coverage.uncovered(source_ids, target_ids)
         tokens = self.run.source_tokenizer.tokens(source_ids)
 
-        def is_uncovered(word: list[int]) -> bool:
+        def is_uncovered(token_indices: list[int]) -> bool:
             """Whether a word, given by the indices of its tokens, has letters, and no token with letters is covered."""
-            with_letters = [index for index in word if any(map(str.isalpha, tokens[index]))]
+            with_letters = [index for index in token_indices if any(map(str.isalpha, tokens[index]))]
             return bool(with_letters) and all(uncovered[index] for index in with_letters)
 
         if spans := self._word_spans(source, source_ids, is_uncovered):
@@ -275,7 +275,7 @@ class TranslationChecker:
         The latter only if such words are rare in the training data. `source_ids` are the token ids of the source.
         """
         unknown = set(self.run.source_tokenizer.unknown_ids)
-        spans = self._word_spans(source, source_ids, lambda word: any(source_ids[index] in unknown for index in word))
+        spans = self._word_spans(source, source_ids, lambda tokens: any(source_ids[i] in unknown for i in tokens))
         if not spans and self._spelled_share < MAX_SPELLED_SHARE:
             spans = self._spelled_words(source, source_ids)
         if spans:
@@ -302,10 +302,11 @@ class TranslationChecker:
         """
         tokens = self.run.source_tokenizer.tokens(ids)
 
-        def is_spelled(word: list[int]) -> bool:
+        def is_spelled(token_indices: list[int]) -> bool:
             """Whether a word, given by the indices of its tokens, has many tokens with few letters."""
-            letters = sum(character.isalpha() for index in word for character in tokens[index])
-            return len(word) >= MIN_SPELLED_TOKENS and 0 < letters <= MAX_LETTERS_PER_TOKEN * len(word)
+            num_tokens = len(token_indices)
+            num_letters = sum(character.isalpha() for index in token_indices for character in tokens[index])
+            return num_tokens >= MIN_SPELLED_TOKENS and 0 < num_letters <= MAX_LETTERS_PER_TOKEN * num_tokens
 
         return self._word_spans(text, ids, is_spelled)
 
@@ -314,7 +315,7 @@ class TranslationChecker:
 
         `ids` are the token ids of the text; `condition` gets the indices of the tokens of a word.
         """
-        token_indices: dict[int, list[int]] = {}  # by word
+        token_indices: dict[int, list[int]] = {}  # index of a word → indices of its tokens
         for index, word in enumerate(self.run.source_tokenizer.word_ids(ids)):
             if word >= 0:  # −1: the token is not part of a word
                 token_indices.setdefault(word, []).append(index)
@@ -327,7 +328,7 @@ def _check_numbers(source: str, text: str) -> Iterator[TranslationWarning]:
 
     Only digits are compared, since separators such as “.” and “,” differ between languages.
     """
-    target_digits = {re.sub(r"\D", "", number) for number in NUMBER.findall(text)}
+    target_digits = {re.sub(r"\D", "", number) for number in NUMBER.findall(text)}  # without separators
     spans = tuple(
         match.span()
         for match in NUMBER.finditer(source)
@@ -365,7 +366,7 @@ def _repetitions(text: str) -> list[Repetition]:
                 end = begin + times * size
                 (first_character, _), (_, last_character) = spans[begin], spans[end - 1]
                 repetitions.append(Repetition(tuple(phrase), times, (first_character, last_character)))
-            begin += max(1, (times - 1) * size)
+            begin += max(1, (times - 1) * size)  # to the last occurrence, with which others may overlap
     return repetitions
 
 

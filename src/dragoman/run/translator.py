@@ -86,10 +86,12 @@ class Translator:
         # Features have no words, and a replacer computes the alignment itself.
         self.align = alignment and self.replacer is None and run.model.source_features is None
         self.exclude = tuple(normalize_phrases(run, exclude))
-        self.forbidden = None
+        self.forbidden_phrases = None
         if exclude:
             vocab_size = run.model.vocab_size
-            self.forbidden = ForbiddenPhrases(run.target_tokenizer, self.exclude, run.special_tokens, vocab_size)
+            self.forbidden_phrases = ForbiddenPhrases(
+                run.target_tokenizer, self.exclude, run.special_tokens, vocab_size
+            )
 
     def stream(
         self,
@@ -109,7 +111,7 @@ class Translator:
             split_sentences: translate the sentences of a text separately, and join the translations
         """
         if not split_sentences:
-            return self._stream(texts, first_index, prefixes, include, self.tag)
+            return self._stream(texts, first_index, self.tag, prefixes, include)
         if prefixes is not None or include is not None:
             raise UserError(
                 "prefixes and phrases to include do not work if texts are split into sentences: leave them out, or "
@@ -121,33 +123,33 @@ class Translator:
         self,
         texts: Iterable[Source],
         first_index: int,
-        prefixes: Iterable[str] | None,
-        include: Iterable[Sequence[str]] | None,
         tag: Tag | None,
+        prefixes: Iterable[str] | None = None,
+        include: Iterable[Sequence[str]] | None = None,
     ) -> Iterator[Translation]:
         """Translate texts in windows, the texts of each of which are sorted by length; yield translations in order.
 
         Args:
             first_index: index of the first text, which seeds sampling
+            tag: corpus tag of all texts, or one for each; None: the run's default
             prefixes: how each translation begins, '' for any
             include: phrases that each translation must contain
-            tag: corpus tag of all texts, or one for each; None: the run's default
         """
-        run, texts, index = self.run, iter(texts), 0
+        run, texts, index = self.run, iter(texts), 0  # index: of the first text of a window
         window_size = SORT_WINDOW_TEXTS if run.model.source_features is None else SORT_WINDOW_FEATURES
         prefixes = None if prefixes is None else iter(prefixes)
         include = None if include is None else iter(include)
         while window := [normalize_source(run, text) for text in islice(texts, window_size)]:
-            tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]  # of this window
-            count = len(window)
+            size = len(window)
+            window_tag = tag if tag is None or isinstance(tag, str) else tag[index : index + size]
             constraints = Constraints(
-                prefixes=None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, count)],
-                include=None if include is None else [normalize_phrases(run, line) for line in islice(include, count)],
-                exclude=self.forbidden,
+                prefixes=None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, size)],
+                include=None if include is None else [normalize_phrases(run, line) for line in islice(include, size)],
+                exclude=self.forbidden_phrases,
             )
-            translations = self._translate_window(window, first_index + index, tags, constraints)
-            yield from self._replace_unknown_words(window, translations, tags) if self.replacer else translations
-            index += len(window)
+            translations = self._translate_window(window, first_index + index, window_tag, constraints)
+            yield from self._replace_unknown_words(window, translations, window_tag) if self.replacer else translations
+            index += size
 
     def _translate_window(
         self, texts: list[Source], first_index: int, tag: Tag | None, constraints: Constraints
@@ -163,19 +165,21 @@ class Translator:
         empty = Translation(
             text="", score=0.0, alignment=[] if self.align else None, token_scores=[] if self.token_scores else None
         )
-        results = [
-            self.copy(str(text)) if self.copies(text, *constraints.at(i)) else empty for i, text in enumerate(texts)
-        ]
+        results = [empty] * len(texts)  # those of texts that are not empty are replaced below
+        for i, text in enumerate(texts):
+            prefix, required_phrases = constraints.at(i)
+            if self.copies(text, prefix, required_phrases):
+                results[i] = self.copy(str(text))
         searched = np.array([i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied])
         if not len(searched):
             return results
         # A beam takes several rows of a batch for each source.
         batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
-        queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
+        queued_batches = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
         batches = [
             (language_run, indices[batch])
             for language_run, indices in self.group_by_language(sources, searched)
-            for batch in batch_by_length([len(sources[i]) for i in indices], queued * batch_tokens)
+            for batch in batch_by_length([len(sources[i]) for i in indices], queued_batches * batch_tokens)
         ]
 
         def translate_batch(batch: tuple[Run, TextIndices]) -> list[Translation]:
@@ -241,22 +245,23 @@ class Translator:
 
         A sentence has the corpus tag of its text. `first_index` is the index of the first text, which seeds sampling.
         """
-        texts, index, tag = iter(texts), 0, self.tag
+        texts, index = iter(texts), 0  # index: of the first text of a window
         while window := list(islice(texts, SORT_WINDOW_TEXTS)):
             if self.run.model.source_features is not None:
                 raise UserError(
                     f"the run {self.run.folder} reads feature vectors, which cannot be split into sentences: leave "
                     "--split-sentences out"
                 )
-            split = [split_into_sentences(self.run, str(text)) for text in window]
-            if tag is not None and not isinstance(tag, str):
-                text_tags = zip(tag[index : index + len(window)], split)
-                tag = [name for name, text in text_tags for _ in text.sentences]
-            sentences = [sentence for text in split for sentence in text.sentences]
-            translations = self._stream(sentences, first_index + index, prefixes=None, include=None, tag=tag)
-            for text in split:
+            split_texts = [split_into_sentences(self.run, str(text)) for text in window]
+            sentences = [sentence for text in split_texts for sentence in text.sentences]
+            sentence_tags = self.tag
+            if sentence_tags is not None and not isinstance(sentence_tags, str):  # one for each text
+                text_tags = sentence_tags[index : index + len(window)]
+                sentence_tags = [tag for tag, text in zip(text_tags, split_texts) for _ in text.sentences]
+            translations = self._stream(sentences, first_index + index, sentence_tags)
+            for text in split_texts:
                 yield join_sentences(text, [next(translations) for _ in text.sentences])
-            index, tag = index + len(window), self.tag
+            index += len(window)
 
     def copies(self, text: Source, prefix: TargetPrefix, include: Sequence[str]) -> bool:
         """Whether a text is copied instead of translated: it has no letters, and the copy violates no constraint.
@@ -285,7 +290,7 @@ class Translator:
         """
         run, replacer = self.run, self.replacer
         assert replacer is not None
-        for text, translation, tags in zip(texts, translations, tag_ids(run, len(texts), tag)):
+        for text, translation, tag_id in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError(
                     "unknown words cannot be replaced by source words, because this run reads feature vectors: leave "
@@ -295,7 +300,7 @@ class Translator:
                 yield translation
                 continue
             (features,), (text,) = encode_features(run, [text])
-            ids = [*tags, *features, *run.source_tokenizer.encode(text)]
+            ids = [*tag_id, *features, *run.source_tokenizer.encode(text)]  # tag_id: a list with one id, or empty
             source, lengths = run.pad_batch([frame_source(run, ids)])
             replaced = []
             for candidate in (translation, *translation.alternatives):
@@ -306,7 +311,7 @@ class Translator:
                         f"unknown words cannot be replaced by source words, because the model in {run.folder} has no "
                         "attention, by which they are aligned: leave out --dictionary and --copy-unknown"
                     )
-                attention_to_text = attention[0][:, len(tags) + len(features) :]  # T S, without tag and features
+                attention_to_text = attention[0][:, len(tag_id) + len(features) :]  # T S, without tag and features
                 new_text, alignment = replacer.replace(text, target_ids, attention_to_text)
                 replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
             yield replace(replaced[0], alternatives=replaced[1:])
@@ -332,14 +337,15 @@ def _join_one_translation_each(text: SplitText, translations: Sequence[Translati
     Scores are added. In the word alignment, words are counted from the beginning of the text.
     """
     alignment: Alignment | None = [] if all(t.alignment is not None for t in translations) else None
-    source_words = target_words = 0  # numbers of words in the sentences before
+    source_offset = target_offset = 0  # numbers of words in the sentences before
     for sentence, translation in zip(text.sentences, translations):
         if alignment is not None:
-            alignment += [(source_words + s, target_words + t) for s, t in translation.alignment or ()]
-        source_words += len(alignment_words(sentence))
-        target_words += len(alignment_words(translation.text))
+            links = translation.alignment or ()  # pairs of word indices in this sentence
+            alignment += [(source_offset + source, target_offset + target) for source, target in links]
+        source_offset += len(alignment_words(sentence))
+        target_offset += len(alignment_words(translation.text))
     token_scores = [score for translation in translations for score in translation.token_scores or ()]
-    proven = [t.proven_optimal for t in translations if t.proven_optimal is not None]
+    proven = [t.proven_optimal for t in translations if t.proven_optimal is not None]  # None: not an exact search
     return Translation(
         text=text.join([translation.text for translation in translations]),
         score=sum(translation.score for translation in translations),
@@ -363,12 +369,13 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, fir
         raise run.usage_error("generate")
     prefix = run.framing.source_prefix
     token_ids = run.target_tokenizer.encode_batch([normalize_text(run, prompt) for prompt in prompts])
-    token_ids = [[*prefix, *ids] or [run.framing.bos] for ids in token_ids]
+    token_ids = [[*prefix, *ids] or [run.framing.bos] for ids in token_ids]  # an empty prompt is BOS
     longest = max(map(len, token_ids), default=0)
-    remaining = run.model.max_target_length(torch.tensor([longest]))
-    if remaining is not None and (excess := 1 - int(remaining)) > 0:
+    max_new_tokens = run.model.max_target_length(torch.tensor([longest]))  # after the longest prompt; None: no limit
+    if max_new_tokens is not None and int(max_new_tokens) < 1:
+        max_tokens = longest + int(max_new_tokens) - 1
         raise UserError(
-            f"a prompt has {longest:,} tokens, but the model can continue at most {longest - excess:,}: shorten it"
+            f"a prompt has {longest:,} tokens, but the model can continue at most {max_tokens:,}: shorten it"
         )
     results = [Translation(text="", score=0.0)] * len(prompts)  # replaced below
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows

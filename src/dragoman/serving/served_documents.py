@@ -30,7 +30,7 @@ async def translate_blocks(
     for rank in range(alternatives + 1):
         ranked = [[translation, *translation.alternatives] for translation in translations]
         targets = [n_best[min(rank, len(n_best) - 1)].text for n_best in ranked]
-        to_align = document.unaligned(targets)  # numbers of the sentences whose markup needs a word alignment
+        to_align = document.sentences_to_align(targets)  # numbers of the sentences whose markup needs a word alignment
         alignments = await service.aligner(
             served.run, [sentences[number] for number in to_align], [targets[number] for number in to_align]
         )

@@ -26,7 +26,7 @@ from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
 from dragoman.processes import stop_on_signals
 from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
-from dragoman.run.search_choice import SearchChoice, store_choice, without_choice
+from dragoman.run.search_choice import SearchChoice, store_choice, without_search_choice
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
 from dragoman.seeding import seed_generators
 from dragoman.storage import exclusive_run_lock
@@ -108,7 +108,7 @@ class Trainer:
         self.processes = processes = processes or ProcessGroup()
         self.config = config or configuration.from_yaml(folder / CONFIG_FILE)
         # all validations of a run decode alike, also after a choice at the end of a training that is now extended
-        self.config = without_choice(self.config)
+        self.config = without_search_choice(self.config)
         training = self.config.training
         self.device = processes.assign_device(select_device(training.device))
         _configure_torch(self.device, bool(training.compile), training.deterministic)
@@ -158,7 +158,7 @@ class Trainer:
             optimizer=self.optimizer,
             average=self.average,
             strategy=self.strategy,
-            base_weights=self._base_weights(),
+            initial_digest=self._initial_digest(),
             keep_history=training.keep_history,
         )
         self.state = self.checkpoints.resume() or TrainState()
@@ -187,10 +187,11 @@ class Trainer:
             prepare_weights(model, self.config, new_weights)
         return model.to(self.device)
 
-    def _base_weights(self) -> str | None:
+    def _initial_digest(self) -> str | None:
         """Return the SHA-256 of the initial weights if some of them are frozen; None if all weights are trained."""
         initial = self.folder / INITIAL_CHECKPOINT
-        if trains_all_weights(self.config) or not initial.exists():  # the latter while the batch size is searched for
+        # trial steps for the batch size run before the initial weights are written
+        if trains_all_weights(self.config) or not initial.exists():
             return None
         return checkpoint.tensors_digest(initial, "model")
 

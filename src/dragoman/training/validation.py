@@ -19,7 +19,7 @@ from dragoman.evaluation.text_metrics import TextMetric
 from dragoman.objectives import Objective, pretraining_examples
 from dragoman.parts.experts import record_expert_usage
 from dragoman.run import Run, Source, filling
-from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, SearchChoice, choose_search, open_settings
+from dragoman.run.search_choice import MIN_CHOICE_SENTENCES, SearchChoice, choose_search, unset_search_settings
 from dragoman.seeding import seed_generators
 from dragoman.training.validation_corpora import decoded_corpora, stored_sentences
 
@@ -232,7 +232,7 @@ class Validator:
         """
         count = len(self.sources) * max(1, num_validations // VALIDATIONS_PER_CHOICE)
         count = min(count, len(self.store), MAX_CHOICE_SENTENCES)
-        return count if count >= MIN_CHOICE_SENTENCES and open_settings(self.run.config) else 0
+        return count if count >= MIN_CHOICE_SENTENCES and unset_search_settings(self.run.config) else 0
 
     def choose_search(self, num_validations: int) -> SearchChoice | None:
         """Choose beam size and length penalty for the run's model, after a training with this many validations.
