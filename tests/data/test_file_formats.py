@@ -278,7 +278,9 @@ def test_broken_tables(tmp_path: Path, write) -> None:
     arrow.unlink()
     assert "data-00001-of-00002.arrow does not exist" in message(Corpus(folder))
     (folder / "state.json").write_text('{"_data_files": [{"filename": "../a.arrow"}]}')
-    assert "must list Arrow files" in message(Corpus(folder))
+    assert "must list Arrow files of its own folder, but lists ['../a.arrow']" in message(Corpus(folder))
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}')
+    assert "was saved as a selection of rows" in message(Corpus(folder))
     (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     assert f"contains the splits train, test: name one of them, such as {folder}/train" in message(Corpus(folder))
 

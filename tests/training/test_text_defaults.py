@@ -173,8 +173,8 @@ def test_unknown_symbols_in_validation_text_open_the_inventory() -> None:
 def chosen(pairs: Pairs, is_decoder_only: bool = False, data_format: str = "pairs", **text: Any) -> Defaults:
     """Return the settings of the text that are chosen for pairs; `text` are those that the user has given."""
     defaults = Defaults(from_dict({"system": {"name": "transformer"}, "text": text}))
-    survey = CorpusSurvey(HoldoutSampler(), len(pairs), text=counts_of(pairs))
-    survey.source_words, survey.target_words = survey.text.source.words, survey.text.target.words
+    survey = CorpusSurvey(HoldoutSampler(), len(pairs), text_counts=counts_of(pairs))
+    survey.source_words, survey.target_words = survey.text_counts.source.words, survey.text_counts.target.words
     choose_tokenizers(defaults, DATA_FORMATS[data_format], survey, None, is_decoder_only)
     choose_vocab_sizes(defaults, DATA_FORMATS[data_format], survey)
     return defaults
@@ -223,7 +223,7 @@ def test_vocabulary_size_grows_with_the_alphabet() -> None:
     pairs: Pairs = [(sentence(), unspaced("一", 400, 30) + "。") for _ in range(100)]
     defaults = chosen(pairs)
     assert defaults.config.text.vocab_size is None  # another one for each side
-    survey = CorpusSurvey(HoldoutSampler(), text=counts_of(pairs), source_words=800, target_words=100)
+    survey = CorpusSurvey(HoldoutSampler(), text_counts=counts_of(pairs), source_words=800, target_words=100)
     source, target = choose_vocab_sizes(defaults, DATA_FORMATS["pairs"], survey)
     assert source.size == 500
     characters = len({letter for _, text in pairs for letter in text or ""})

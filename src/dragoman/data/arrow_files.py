@@ -110,10 +110,15 @@ class DatasetFormat(ParquetFormat):
         state = _read_json(path / STATE_FILE)
         files = [entry.get("filename") for entry in state.get("_data_files") or [] if isinstance(entry, dict)]
         names = [name for name in files if isinstance(name, str) and Path(name).name == name]  # none outside the folder
-        if not names or len(names) < len(files) or state.get("_indices_data_files"):  # the last: a selection of rows
+        if not names or len(names) < len(files):
             raise UserError(
-                f"{path / STATE_FILE} must list Arrow files of its own folder, without a selection of their rows: call "
-                "flatten_indices() on the dataset, and save it again"
+                f"{path / STATE_FILE} must list Arrow files of its own folder, but lists {files or 'none'}: save the "
+                "dataset again with save_to_disk"
+            )
+        if state.get("_indices_data_files"):
+            raise UserError(
+                f"{path} was saved as a selection of rows, which cannot be read: call flatten_indices() on the "
+                "dataset, and save it again"
             )
         for name in names:
             with open_file(path / name):  # raises UserErrors about missing files and permissions

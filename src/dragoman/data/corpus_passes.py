@@ -50,6 +50,7 @@ def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_fo
     if requested is not None:
         return requested
     paths = (path for corpus in corpora for path in (read_media_paths(corpus) if has_media else corpus.files))
+    # a folder is a dataset that `datasets` saved
     files = (file for path in paths for file in (path.glob("*.arrow") if path.is_dir() else [path]))
     size = sum(file.stat().st_size for file in files if file.exists())
     return available_cpus() if size > MIN_PARALLEL_BYTES else 1
@@ -158,13 +159,13 @@ class CorpusSurvey:
     pairs: int = 0
     source_words: int = 0
     target_words: int = 0
-    text: CorpusCounts = field(default_factory=CorpusCounts)
+    text_counts: CorpusCounts = field(default_factory=CorpusCounts)
     copying: CopyEvidence = field(default_factory=CopyEvidence)  # do targets keep numbers and punctuation?
 
     @cached_property
     def profile(self) -> CorpusProfile:
-        """The statistics of the text, once all of it is counted."""
-        return self.text.profile()
+        """Statistics of the text, computed from its counts; to be read only after the whole corpus is counted."""
+        return self.text_counts.profile()
 
 
 def survey_corpora(
@@ -182,8 +183,8 @@ def survey_corpora(
         survey.source_words += chunk.source_words
         survey.target_words += chunk.target_words
         survey.copying += chunk.copying
-        if chunk.text is not None:
-            survey.text.merge(chunk.text)
+        if chunk.text_counts is not None:
+            survey.text_counts.merge(chunk.text_counts)
         survey.holdout.add(chunk.source_hashes)
         progress(survey.pairs)
     return survey
@@ -192,7 +193,7 @@ def survey_corpora(
 class ChunkSurvey(NamedTuple):
     """The part of a chunk in the survey.
 
-    `copying` counts numbers and marks that the targets copy; `text` is None where the text was not counted.
+    `copying` counts numbers and marks that the targets copy; `text_counts` is None where the text was not counted.
     """
 
     pairs: int
@@ -200,7 +201,7 @@ class ChunkSurvey(NamedTuple):
     target_words: int
     source_hashes: NDArray[np.uint64]
     copying: CopyEvidence
-    text: CorpusCounts | None
+    text_counts: CorpusCounts | None
 
 
 def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
@@ -214,14 +215,14 @@ def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
             # numbers and marks within lines are compared in a sample of the pairs only
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
-    text = count_chunk(pairs) if is_profiled(chunk.number) else None
+    text_counts = count_chunk(pairs) if is_profiled(chunk.number) else None  # of a large corpus only a sample
     return ChunkSurvey(
         pairs=len(pairs),
         source_words=source_words,
         target_words=target_words,
         source_hashes=source_hashes(pairs),
         copying=copying,
-        text=text,
+        text_counts=text_counts,
     )
 
 
@@ -238,7 +239,7 @@ class InspectedColumns(NamedTuple):
 class EncodedChunk(NamedTuple):
     """The encoded training pairs and held-out pairs of a chunk."""
 
-    corpus: int
+    corpus: int  # index
     pairs: int  # number of pairs that were read
     train: InspectedColumns
     held_out: InspectedColumns
@@ -251,7 +252,7 @@ class ChunkEncoder:
     data_format: DataFormat
     encoding: Encoding
     holdout: HoldoutSplit | None = None
-    tags: Sequence[Sequence[int]] = ()  # per corpus: ids that are prepended to its sources
+    tag_ids: Sequence[Sequence[int]] = ()  # per corpus: ids of its tag, which are prepended to its sources
 
     def __call__(self, chunk: PairChunk) -> EncodedChunk:
         """Encode a chunk, its training pairs apart from its held-out (validation) pairs."""
@@ -259,21 +260,21 @@ class ChunkEncoder:
         held_out: list[SentencePair] = []
         for pair in map(SentencePair._make, chunk.pairs):  # from plain tuples
             (held_out if self.holdout and pair in self.holdout else train).append(pair)
-        tag = self.tags[chunk.corpus] if self.tags else ()  # ids that are prepended to the sources of this corpus
+        tag_ids = self.tag_ids[chunk.corpus] if self.tag_ids else ()  # are prepended to the sources of this corpus
         return EncodedChunk(
             chunk.corpus,
             pairs=len(chunk.pairs),
-            train=self._encode(train, tag),
-            held_out=self._encode(held_out, tag),
+            train=self._encode(train, tag_ids),
+            held_out=self._encode(held_out, tag_ids),
         )
 
-    def _encode(self, pairs: list[SentencePair], tag: Sequence[int]) -> InspectedColumns:
-        """Encode and count pairs, drop unusable ones, and prepend the ids `tag` to the sources."""
+    def _encode(self, pairs: list[SentencePair], tag_ids: Sequence[int]) -> InspectedColumns:
+        """Encode and count pairs, drop unusable ones, and prepend `tag_ids` to the sources."""
         vocab_sizes = self.encoding.source_tokenizer.vocab_size, self.encoding.target_tokenizer.vocab_size
         encoded = self.data_format.encode(pairs, self.encoding) if pairs else []
-        kept, counts = inspect_chunk(encoded, self.data_format, self.encoding, tag)
-        if tag:
-            kept = [pair._replace(source=[*tag, *pair.source]) for pair in kept]
+        kept, counts = inspect_chunk(encoded, self.data_format, self.encoding, tag_ids)
+        if tag_ids:
+            kept = [pair._replace(source=[*tag_ids, *pair.source]) for pair in kept]
         return InspectedColumns(counts, encode_columns(kept, vocab_sizes) if kept else None)
 
 

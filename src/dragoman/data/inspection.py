@@ -49,7 +49,7 @@ class ColumnCounts:
     words: Counter[int] = field(default_factory=Counter)
     characters: Counter[int] = field(default_factory=Counter)
     tokens: Counter[int] = field(default_factory=Counter)
-    unknown: int = 0
+    unknown: int = 0  # UNK tokens
 
     def add_text(self, texts: list[str], ids: list[Any]) -> None:
         """Count the words, characters and tokens of texts; `ids` has the token ids of each text."""
@@ -77,12 +77,12 @@ class InspectionCounts:
     """Counts over some pairs; picklable, so that worker processes can return them."""
 
     pairs_read: int = 0
-    pairs: int = 0
+    pairs: int = 0  # that were kept
     source: ColumnCounts = field(default_factory=ColumnCounts)
     target: ColumnCounts = field(default_factory=ColumnCounts)
     dropped: dict[str, Occurrences] = field(default_factory=dict)  # by reason
-    identical: Occurrences = field(default_factory=Occurrences)
-    length_mismatch: Occurrences = field(default_factory=Occurrences)
+    identical: Occurrences = field(default_factory=Occurrences)  # equal source and target
+    length_mismatch: Occurrences = field(default_factory=Occurrences)  # by a factor above MAX_LENGTH_RATIO
     samples: list[SampleSegmentation] = field(default_factory=list)
     hashes: PairHashes | None = None  # None if all pairs were dropped
 
@@ -100,11 +100,12 @@ class InspectionCounts:
 
 
 def inspect_chunk(
-    chunk: list[EncodedPair], data_format: DataFormat, encoding: Encoding, tag: Sequence[int] = ()
+    chunk: list[EncodedPair], data_format: DataFormat, encoding: Encoding, tag_ids: Sequence[int] = ()
 ) -> tuple[list[EncodedPair], InspectionCounts]:
     """Drop empty and overlong pairs; return the kept ones with their statistics.
 
-    `encoding` has the tokenizers and the maximum length; `tag` are ids that are prepended to the sources.
+    `encoding` has the tokenizers and the maximum length; `tag_ids` are those of the corpus tag, which is prepended to
+    the sources later: samples show it, lengths do not count it.
     """
     counts = InspectionCounts(pairs_read=len(chunk))
     kept = []
@@ -116,7 +117,8 @@ def inspect_chunk(
     if not kept:
         return kept, counts
     pairs, has_features = [encoded.pair for encoded in kept], data_format.source_is_features
-    has_lengths = not has_features and not data_format.one_label_per_sequence  # which can be compared
+    # vectors and single labels have no lengths that are comparable with those of the other side
+    has_comparable_lengths = not has_features and not data_format.one_label_per_sequence
     counts.pairs = len(kept)
     counts.hashes = _hash_pairs(pairs)
     if has_features:
@@ -129,9 +131,9 @@ def inspect_chunk(
             if pair.source == pair.target:
                 counts.identical.add(pair)
             lengths = len(source) + 1, len(target or ()) + 1  # with EOS, which makes short pairs less different
-            if has_lengths and max(lengths) > MAX_LENGTH_RATIO * min(lengths):
+            if has_comparable_lengths and max(lengths) > MAX_LENGTH_RATIO * min(lengths):
                 counts.length_mismatch.add(pair)
-    counts.samples = [_sample(encoded, encoding, tag, has_features) for encoded in kept[:MAX_SHOWN]]
+    counts.samples = [_segmentation_sample(encoded, encoding, tag_ids, has_features) for encoded in kept[:MAX_SHOWN]]
     return kept, counts
 
 
@@ -278,51 +280,62 @@ class _OtherCorpus:
     def add_training_pairs(self, hashes: PairHashes) -> None:
         """Record which sources and pairs of this corpus occur among some training pairs, which are given as hashes."""
         for column, ((distinct, _), training) in enumerate(zip(self.hashes, hashes)):  # sources, then pairs
-            positions = np.minimum(np.searchsorted(distinct, training), len(distinct) - 1)
-            matches = positions[distinct[positions] == training] if len(distinct) else positions[:0]
-            self.in_training[column][matches] = True
-            self.training_matches[column] += len(matches)
+            if len(distinct):
+                # where each training hash is among the sorted hashes of this corpus, if it is one of them
+                positions = np.minimum(np.searchsorted(distinct, training), len(distinct) - 1)
+                matches = positions[distinct[positions] == training]
+                self.in_training[column][matches] = True
+                self.training_matches[column] += len(matches)
 
     def overlap(self, name: str) -> CorpusOverlap:
         """Return how many pairs and sources of this corpus are in the training corpus, and the reverse.
 
         `name` is that of this corpus in the report.
         """
-        # for sources and for pairs: the number of each different one, and whether it is in the training corpus
-        sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.hashes, self.in_training))
+        # for sources and for pairs: how often each different one occurs here, and whether it is in the training corpus
+        sources_in_training, pairs_in_training = (
+            int(counts[in_training].sum()) for (_, counts), in_training in zip(self.hashes, self.in_training)
+        )
         training_sources, training_pairs = self.training_matches  # numbers of those that are in this corpus
         return CorpusOverlap(
             name,
             pairs=self.pairs,
-            pairs_in_train=pairs,
-            sources_in_train=sources,
+            pairs_in_train=pairs_in_training,
+            sources_in_train=sources_in_training,
             train_pairs=training_pairs,
             train_sources=training_sources,
         )
 
 
 def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
-    """Return why a pair cannot be used; "" if it can."""
+    """Return why a pair cannot be used, such as "target empty"; "" if it can."""
     pair = encoded.pair
     for name, text, ids in (("source", pair.source, encoded.source), ("target", pair.target, encoded.target)):
-        if ids is not None and (len(ids) == 0 or text == "" or (text or "").isspace()):
+        if ids is None:  # monolingual data has no target
+            continue
+        # Some tokenizers make tokens of a blank text, others make none of some characters. The labels of a dialogue
+        # have no text of their own.
+        is_blank = text is not None and not text.strip()
+        if is_blank or not len(ids):
             return f"{name} empty"
-        if ids is not None and len(ids) > max_length:
+        if len(ids) > max_length:
             return f"{name} longer than {max_length:,} tokens"
     return ""
 
 
-def _sample(encoded: EncodedPair, encoding: Encoding, tag: Sequence[int], has_features: bool) -> SampleSegmentation:
+def _segmentation_sample(
+    encoded: EncodedPair, encoding: Encoding, tag_ids: Sequence[int], has_features: bool
+) -> SampleSegmentation:
     """Return the tokens of a pair and the text that they decode to, for the report.
 
-    `encoding` has the tokenizers; `tag` are ids that are prepended to the source. Feature vectors (`has_features`) are
-    shown by their description, which `pair.source` has in place of text.
+    `encoding` has the tokenizers; `tag_ids` are prepended to the source. Feature vectors (`has_features`) are shown by
+    their description, which `pair.source` has in place of text.
     """
     pair, source, target, _ = encoded  # pair, token ids of source and target, flags
     source_tokens, decoded = [pair.source], pair.source
     if not has_features:
         tokenizer = encoding.source_tokenizer
-        source_tokens, decoded = tokenizer.tokens([*tag, *source]), tokenizer.decode(source)
+        source_tokens, decoded = tokenizer.tokens([*tag_ids, *source]), tokenizer.decode(source)
     tokenizer = encoding.target_tokenizer
     return SampleSegmentation(
         source=pair.source,

@@ -368,8 +368,8 @@ def _text_phrase(random: Random) -> Phrase:
     return Phrase(text.format(f"the word {word}"), code.format(repr(word)), value)
 
 
-def _choice_phrase(random: Random) -> Phrase:
-    """Return a phrase for a choice: “the word plum if the sum of … is greater than 5 , otherwise the word peach”."""
+def _conditional_phrase(random: Random) -> Phrase:
+    """Return a conditional phrase: “the word plum if the sum of … is greater than 5 , otherwise the word peach”."""
     name = random.choice(tuple(COMPARISONS))
     sign, holds = COMPARISONS[name]
     number, limit = _number_phrase(random, depth=1), random.randint(1, 60)
@@ -383,7 +383,9 @@ def _choice_phrase(random: Random) -> Phrase:
 
 def python_example(random: Random) -> GeneratedExample:
     """Draw an example of code generation: a description, and a line of Python that prints or assigns its value."""
-    phrase = random.choice((_number_phrase, _number_phrase, _list_phrase, _text_phrase, _choice_phrase))(random)
+    # twice, so that two of five examples are numbers
+    draw_phrase = random.choice((_number_phrase, _number_phrase, _list_phrase, _text_phrase, _conditional_phrase))
+    phrase = draw_phrase(random)
     if random.random() < 0.5:
         return GeneratedExample(f"print {phrase.text}", f"print({phrase.code})", result=phrase.value)
     variable = random.choice(VARIABLES)

@@ -40,7 +40,7 @@ from dragoman.training.defaults import (
     Choice,
     Defaults,
     choose_copy_mechanism,
-    choose_copying,
+    choose_copy_untranslatable,
     choose_selection_metric,
     choose_settings,
 )
@@ -246,11 +246,11 @@ def _make_vocabulary(surveyed: SurveyedText, defaults: Defaults, log: Log, cache
     request, survey = surveyed.request, surveyed.survey
     data_format = request.data_format
     if request.parent is None:
-        choose_copy_mechanism(defaults, data_format, survey.pairs, survey.text.profile())
+        choose_copy_mechanism(defaults, data_format, survey.pairs, survey.profile)
     source, target = tokenizers = make_tokenizers(
         request, defaults, surveyed.training_pairs, survey, surveyed.validation, log, cache
     )
-    choose_copying(defaults, data_format, survey.copying)
+    choose_copy_untranslatable(defaults, data_format, survey.copying)
     sizes = VocabularySizes(
         source=source.vocab_size, target=target.vocab_size, joint=source is target, features=source.features.id_range
     )
@@ -475,7 +475,7 @@ def _choose_settings(
             stored.train,
             request.device,
             num_valid=len(stored.valid),
-            build=lambda config: request.build_spec(config, sizes),
+            build_spec=lambda config: request.build_spec(config, sizes),
             new_model=request.parent_spec is None,
             imported_parent=request.parent is not None and request.parent.is_imported,
         )

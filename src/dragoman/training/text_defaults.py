@@ -137,8 +137,8 @@ def _tokenizer_choices(
     unknown_source, unknown_target = (  # shares of symbols of the validation text that do not occur in training
         counts.symbols.unknown_share(held_out.symbols) if held_out else 0.0
         for counts, held_out in (
-            (survey.text.source, validation and validation.source),
-            (survey.text.target, validation and validation.target),
+            (survey.text_counts.source, validation and validation.source),
+            (survey.text_counts.target, validation and validation.target),
         )
     )
     if data_format.target_is_labels:  # whose tokenizer is learned elsewhere
@@ -366,7 +366,7 @@ def choose_vocab_sizes(
         data_format: format of the corpus; text without targets has one vocabulary.
         survey: counts and statistics of the training text.
     """
-    text, counts, profile = defaults.config.text, survey.text, survey.profile
+    text, counts, profile = defaults.config.text, survey.text_counts, survey.profile
     sides = [
         (_number_of_words(survey.source_words, profile.source), counts.source),
         (_number_of_words(survey.target_words, profile.target), counts.target),

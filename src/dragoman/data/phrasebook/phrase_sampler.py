@@ -26,8 +26,12 @@ _KINDS = {kind for noun in NOUNS.values() for kind in noun.kinds}
 _NOUNS_BY_KIND = {kind: tuple(noun for noun in NOUNS.values() if kind in noun.kinds) for kind in _KINDS}
 
 
-def known_determiners(noun: Noun) -> tuple[str, ...]:
-    """Determiners for a referent that the hearer knows: "my man" would mean a husband, and nobody owns a forest."""
+def definite_determiners(noun: Noun) -> tuple[str, ...]:
+    """Return the definite determiners that suit a noun: "the", "this" and possessives such as "my".
+
+    Relatives (of the kind "kin") take no "this". The kind "unowned" takes no possessive: nobody owns a forest, and "my
+    man" would mean a husband.
+    """
     if "kin" in noun.kinds:
         return POSSESSED_DETERMINERS
     return _DEMONSTRATIVES if "unowned" in noun.kinds else _DEMONSTRATIVES + _POSSESSIVES
@@ -61,14 +65,19 @@ class PhraseSampler:
     # Nominals
 
     def nominal(
-        self, kinds: Sequence[str], *, known: bool = False, plain: bool = False, subject: Nominal | None = None
+        self,
+        kinds: Sequence[str],
+        *,
+        definite: bool = False,
+        no_adjective: bool = False,
+        subject: Nominal | None = None,
     ) -> Nominal:
         """Sample a subject, or an object for the given `subject`: a pronoun, a name, two people, or a noun phrase.
 
         Args:
             kinds: kinds of nouns that the verb selects.
-            known: use only determiners for a referent that the hearer knows.
-            plain: use no adjective.
+            definite: use only definite determiners, such as "the" and "my".
+            no_adjective: a noun phrase has no adjective.
             subject: the subject of the clause, if an object is sampled.
         """
         draw = self.random()  # of persons, 40 % are pronouns, 14 % names and 6 % coordinations; of objects fewer
@@ -79,21 +88,22 @@ class PhraseSampler:
             return Pronoun.name(self.pick_unused(lexicon.NAMES))
         if "person" in kinds and not subject and draw < 0.6:
             return Coordination(self.name_or_person(), self.name_or_person())
-        return self.noun_phrase(self.pick(kinds), known=known, plain=plain, is_subject=not subject)
+        kind = self.pick(kinds)
+        return self.noun_phrase(kind, definite=definite, no_adjective=no_adjective, is_subject=not subject)
 
     def name_or_person(self) -> Nominal:
         """Sample a name, or a definite noun phrase for a person."""
         if self.chance(0.5):
             return Pronoun.name(self.pick_unused(lexicon.NAMES))
-        return self.noun_phrase("person", known=True, singular=True)
+        return self.noun_phrase("person", definite=True, singular=True)
 
     def noun_phrase(
         self,
         kind: str,
         *,
-        known: bool = False,
+        definite: bool = False,
         negated: bool = False,
-        plain: bool = False,
+        no_adjective: bool = False,
         singular: bool = False,
         is_subject: bool = False,
     ) -> NounPhrase:
@@ -101,53 +111,53 @@ class PhraseSampler:
 
         Args:
             kind: semantic class of the noun.
-            known: use only determiners for a referent that the hearer knows.
+            definite: use only definite determiners, such as "the" and "my"; ignored if `negated`.
             negated: the clause is negated; an indefinite phrase then takes "kein" in German.
-            plain: use no adjective.
+            no_adjective: the phrase has no adjective.
             singular: use no plural.
             is_subject: subjects are never without a determiner.
         """
         noun = self.pick_unused(_NOUNS_BY_KIND[kind])
         plural = not singular and self.chance(0.3) and noun.is_countable
-        determiners = known_determiners(noun)
+        determiners = definite_determiners(noun)
         indefinite: tuple[str, ...] = ("a",)
-        if plural or not noun.plural:  # bare people or subjects are ambiguous in "weil wir Mädchen sehen"
+        if plural or not noun.plural:  # no determiner; people or subjects are ambiguous then: "weil wir Mädchen sehen"
             indefinite = () if "person" in noun.kinds or is_subject else ("",)
-        if negated:
+        if negated:  # repeated determiners are more likely
             determiners += indefinite * 9
-        elif not known and "kin" not in noun.kinds:
+        elif not definite and "kin" not in noun.kinds:
             determiners += indefinite * (12 if plural else 7)
             if plural:
                 determiners += _NUMBERS
             elif noun.plural:
                 determiners += ("every",)
-        adjective = None if plain else self.adjective(noun)
+        adjective = None if no_adjective else self.adjective(noun)
         return NounPhrase(noun, determiner=self.pick(determiners), adjective=adjective, plural=plural)
 
     def adjective(self, noun: Noun) -> Adjective | None:
         """Sample an adjective that suits the noun; None with probability 0.7."""
         return self.pick(noun.adjectives) if self.chance(0.3) else None
 
-    def objects(self, verb: Verb, subject: Nominal, known: bool, negated: bool) -> tuple[Nominal, ...]:
+    def objects(self, verb: Verb, subject: Nominal, definite: bool, negated: bool) -> tuple[Nominal, ...]:
         """Sample the objects that a verb takes.
 
         Args:
             verb: selects the German case and the kinds of nouns of each object.
             subject: the subject of the clause.
-            known: use only determiners for referents that the hearer knows.
+            definite: use only definite determiners, such as "the" and "my".
             negated: the clause is negated.
         """
         nominals: list[Nominal] = []
         for case, kinds in verb.objects:
-            recipient = len(verb.objects) == 2 and case == "dat"
-            if "person" in kinds and (recipient or self.chance(0.6)):
-                nominals.append(self.nominal(("person",), known=known or recipient, subject=subject))
-            elif not known and self.chance(0.08):
+            is_recipient = len(verb.objects) == 2 and case == "dat"  # the person to whom something is given
+            if "person" in kinds and (is_recipient or self.chance(0.6)):
+                nominals.append(self.nominal(("person",), definite=definite or is_recipient, subject=subject))
+            elif not definite and self.chance(0.08):
                 kind = self.pick(kinds)
-                first, second = (self.noun_phrase(kind, known=True, singular=True) for _ in range(2))
+                first, second = (self.noun_phrase(kind, definite=True, singular=True) for _ in range(2))
                 nominals.append(first if first.noun is second.noun else Coordination(first, second))
             else:
-                nominals.append(self.noun_phrase(self.pick(kinds), known=known, negated=negated))
+                nominals.append(self.noun_phrase(self.pick(kinds), definite=definite, negated=negated))
         return tuple(nominals)
 
     # Adverbials
@@ -176,7 +186,7 @@ class PhraseSampler:
         return lexicon.PERHAPS, no_time, False
 
     def frequency(self, tense: str, modal: Modal | None) -> Adverb:
-        """Sample an adverb of frequency that suits the tense; "must" is not combined with "never"."""
+        """Sample an adverb of frequency that suits the tense ("present", "perfect" or "modal"), but no "must never"."""
         if tense == "modal":
             names = ["always", "often"] + ["never"] * (modal is not MODALS["must"])
         else:
@@ -184,15 +194,18 @@ class PhraseSampler:
         return lexicon.FREQUENCIES[self.pick(names)]
 
     def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverb | Prepositional]) -> Adverb | None:
-        """Sample one of the adverbs of manner among a verb's adjuncts, or none; `phrases` are the clause's others."""
+        """Sample one of the adverbs of manner among a verb's adjuncts, or none.
+
+        `phrases` are the other adverbials of the clause: "alone" follows none, the others follow no adverb.
+        """
         manners = [word for word in adjuncts if word in lexicon.MANNERS and not (word == "alone" and phrases)]
         has_adverb = any(isinstance(phrase, Adverb) for phrase in phrases)
         return lexicon.MANNERS[self.pick(manners)] if manners and not has_adverb and self.chance(0.2) else None
 
     def phrases(self, verb: Verb, subject: Nominal) -> tuple[Adverb | Prepositional, ...]:
-        """Sample at most one phrase of company or benefit, then one of direction or place.
+        """Sample at most one phrase of company or benefit ("with Anna", "for Anna"), then one of direction or place.
 
-        The adjuncts of a verb are the kinds of phrases that make sense with it.
+        The adjuncts of a verb are the kinds of phrases that make sense with it. What animals do, too, is outdoors.
         """
         adjuncts = verb.adjuncts
         phrases: list[Adverb | Prepositional] = []
@@ -219,7 +232,7 @@ class PhraseSampler:
 
     def other_person(self, subject: Nominal) -> Nominal:
         """Sample a definite phrase for a person other than the subject."""
-        return self.nominal(("person",), known=True, subject=subject)
+        return self.nominal(("person",), definite=True, subject=subject)
 
     def location(self, outdoors: bool) -> NounPhrase:
         """Sample a place in which something can happen."""
@@ -228,7 +241,7 @@ class PhraseSampler:
     def place_noun(self, kind: str) -> NounPhrase:
         """Sample a noun phrase for a place of this kind, mostly with "the"."""
         noun = self.pick_unused(_NOUNS_BY_KIND[kind])
-        determiner = self.pick(("the", "the", "the", "a", self.pick(known_determiners(noun))))
+        determiner = self.pick(("the", "the", "the", "a", self.pick(definite_determiners(noun))))
         return NounPhrase(noun, determiner, self.adjective(noun))
 
     def place(self, outdoors: bool) -> Prepositional:

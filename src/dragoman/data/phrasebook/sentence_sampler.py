@@ -12,7 +12,7 @@ from typing import Literal
 from dragoman.data.phrasebook import lexicon
 from dragoman.data.phrasebook.grammar import Clause, Nominal, NounPhrase, Prepositional, Pronoun, Sentence, Subordinate
 from dragoman.data.phrasebook.lexicon import BE, CLAUSE_VERBS, MODALS, NOUNS, VERBS, Adjective, Adverb, Verb
-from dragoman.data.phrasebook.phrase_sampler import POSSESSED_DETERMINERS, PhraseSampler, known_determiners
+from dragoman.data.phrasebook.phrase_sampler import POSSESSED_DETERMINERS, PhraseSampler, definite_determiners
 
 Front = Adverb | Prepositional | Subordinate | Literal["any"] | None  # "any": sample an adverbial that fits
 
@@ -31,7 +31,7 @@ _DIMENSIONS = ("old young new", "big small", "red blue black", "warm cold fresh"
 
 # Nouns and verbs by their arguments; repeated options are more likely.
 _KINDS = {kind for noun in NOUNS.values() for kind in noun.kinds}
-_THINGS = tuple(noun for noun in NOUNS.values() if "person" not in noun.kinds)
+_NON_PERSONS = tuple(noun for noun in NOUNS.values() if "person" not in noun.kinds)
 _ONE_OBJECT_VERBS = tuple(verb for verb in VERBS.values() if len(verb.objects) == 1)
 _VERBS_BY_SUBJECT = {kind: tuple(verb for verb in VERBS.values() if kind in verb.subject) for kind in _KINDS}
 _VERBS_BY_OBJECT = {
@@ -61,11 +61,11 @@ class SentenceSampler(PhraseSampler):
         sample = self.pick(_SENTENCE_METHODS)
         return sample(self)
 
-    def plain(self) -> Sentence:
+    def subject_first(self) -> Sentence:
         """Sample a main clause that begins with its subject."""
         return Sentence(self.clause())
 
-    def fronted(self) -> Sentence:
+    def adverbial_first(self) -> Sentence:
         """Sample a main clause that begins with an adverbial."""
         return Sentence(self.clause(front="any"))
 
@@ -79,7 +79,7 @@ class SentenceSampler(PhraseSampler):
             return Sentence(self.description(), question=True)
         verb = VERBS[self.pick(_QUESTION_VERBS)]
         tense = "present" if self.chance(0.3) else self.tense(verb)
-        subject = self.nominal(verb.subject, known=True)
+        subject = self.nominal(verb.subject, definite=True)
         if self.chance(0.4) or (isinstance(subject, Pronoun) and subject.subject_form == "I"):
             subject = Pronoun.personal(self.pick(("you", "you", "we", "they")))  # "Do I sleep?" would be odd
         return Sentence(self.clause(subject=subject, verb=verb, tense=tense), question=True)
@@ -91,15 +91,16 @@ class SentenceSampler(PhraseSampler):
     def with_adverbial_clause(self) -> Sentence:
         """Sample a main clause with a subordinate clause, such as "because …", before or after it."""
         conjunction = self.pick(_CONJUNCTIONS)
-        present = conjunction in ("if", "while", "before")
-        without = ("things", "time", "negation") if conjunction in ("while", "before") else ("things",)
-        verbs = _DYNAMIC_EVENTS if present else (*_EVENTS, *(BE,) * 3)
-        tense = "present" if present else ""
-        clause = self.clause(verb=self.pick_unused(verbs), tense=tense, without=without)
+        is_present = conjunction in ("if", "while", "before")
+        without = ("time", "negation") if conjunction in ("while", "before") else ()
+        verbs = _DYNAMIC_EVENTS if is_present else (*_EVENTS, *(BE,) * 3)
+        tense = "present" if is_present else ""
+        clause = self.clause(verb=self.pick_unused(verbs), tense=tense, without=without, of_person=True)
         adverbial = Subordinate(conjunction, clause)
         verb = self.pick_unused(verbs)
         front, after = (adverbial, None) if self.chance(0.4) else (None, adverbial)
-        return Sentence(self.clause(verb=verb, tense=tense, front=front, after=after, without=without))
+        main_clause = self.clause(verb=verb, tense=tense, front=front, after=after, without=without, of_person=True)
+        return Sentence(main_clause)
 
     def reported(self) -> Sentence:
         """Sample reported speech or thought."""
@@ -166,6 +167,7 @@ class SentenceSampler(PhraseSampler):
         after: Subordinate | None = None,
         relative: bool = False,
         without: Sequence[str] = (),
+        of_person: bool = False,
     ) -> Clause:
         """Sample a clause; arguments fix some of its parts.
 
@@ -176,39 +178,42 @@ class SentenceSampler(PhraseSampler):
             front: what begins the clause before the subject; "any": sample an adverbial that fits.
             after: a subordinate clause at the end.
             relative: describe the subject or the last object with a relative clause.
-            without: "negation", "time" or "place" where these make no sense; "things" for people as subjects of "be".
+            without: "negation", "time" or "place" where these make no sense.
+            of_person: if the verb is "be", the clause is about a temporary state of a person.
         """
         verb = verb or self.pick_unused(_EVENTS if after else (*_EVENTS, *(BE,) * 7))
         if verb is BE:
-            return self.description(front=front, after=after, without=without)
+            return self.description(front=front, after=after, without=without, of_person=of_person)
         tense = tense or self.tense(verb)
         modal = self.pick(tuple(MODALS.values())) if tense == "modal" else None
-        on_object = relative and bool(verb.objects) and self.chance(0.6)  # the relative clause
-        negated = not ("negation" in without or on_object or modal is MODALS["must"]) and self.chance(0.16)
-        no_time = "time" in without or on_object or "stative" in verb.adjuncts
+        relative_on_object = relative and bool(verb.objects) and self.chance(0.6)
+        negated = not ("negation" in without or relative_on_object or modal is MODALS["must"]) and self.chance(0.16)
+        no_time = "time" in without or relative_on_object or "stative" in verb.adjuncts
         if negated and not (subject or relative) and self.chance(0.15):
-            subject = self.noun_phrase(self.pick(verb.subject), known=True, singular=True)
-            if "kin" not in subject.noun.kinds:
+            subject = self.noun_phrase(self.pick(verb.subject), definite=True, singular=True)
+            if "kin" not in subject.noun.kinds:  # "no" before the subject is the negation, in place of "not"
                 subject, negated, no_time = replace(subject, determiner="no"), False, True
         frequency = None
         if not (negated or no_time or relative) and len(verb.objects) < 2 and self.chance(0.14):
             frequency, no_time = self.frequency(tense, modal), True
 
-        known = negated or frequency is not None  # the scope of negation with "every" and "no" would be ambiguous
-        if relative and not on_object:
-            subject = self.describe(self.noun_phrase(self.pick(verb.subject), known=known, is_subject=True))
-        subject = subject or self.nominal(verb.subject, known=known)
-        known = known or (isinstance(subject, NounPhrase) and subject.determiner in ("every", "no"))
-        objects = (only_object,) if only_object else self.objects(verb, subject, known, negated)
+        definite = negated or frequency is not None  # the scope of negation with "every" and "no" would be ambiguous
+        if relative and not relative_on_object:
+            noun_phrase = self.noun_phrase(self.pick(verb.subject), definite=definite, is_subject=True)
+            subject = self.add_relative_clause(noun_phrase)
+        subject = subject or self.nominal(verb.subject, definite=definite)
+        definite = definite or (isinstance(subject, NounPhrase) and subject.determiner in ("every", "no"))
+        objects = (only_object,) if only_object else self.objects(verb, subject, definite, negated)
 
         times = _TIMES["negated" if negated else tense]
         no_place = "place" in without
         if front == "any":
             front, no_time, no_place = self.opening(verb, times, no_time, negated)
         clause = Clause(subject, verb, objects, perfect=tense == "perfect", modal=modal, front=front, after=after)
-        if on_object:  # in English, whatever follows a relative clause could belong to either clause
-            last = self.describe(self.noun_phrase(self.pick(verb.objects[-1][1]), known=known))
-            clause.objects = (*objects[:-1], last)
+        if relative_on_object:  # in English, whatever follows a relative clause could belong to either clause
+            _, kinds = verb.objects[-1]
+            last_object = self.add_relative_clause(self.noun_phrase(self.pick(kinds), definite=definite))
+            clause.objects = (*objects[:-1], last_object)
             return clause
         clause.negated, clause.frequency = negated, frequency
         uses_kein = negated and any(nominal.takes_kein for nominal in objects)  # "kein" negates the object only
@@ -220,39 +225,38 @@ class SentenceSampler(PhraseSampler):
 
     def description(
         self,
-        described: NounPhrase | None = None,
+        relative_of: NounPhrase | None = None,
         *,
         front: Front = None,
         after: Subordinate | None = None,
         without: Sequence[str] = (),
+        of_person: bool = False,
     ) -> Clause:
-        """Sample a clause with "be" and an adjective.
+        """Sample a clause with "be" and an adjective, such as "the big house is very old".
 
         Args:
-            described: a noun phrase of which the clause is a relative clause.
+            relative_of: the noun phrase that the clause describes, if it is a relative clause ("who is old").
             front: what begins the clause before the subject; "any": sample an adverb that fits.
             after: a subordinate clause at the end.
-            without: "negation" or "time" where these make no sense; "things": it is about a person's temporary state.
+            without: "negation" or "time" where these make no sense.
+            of_person: the clause is about a temporary state of a person, such as "tired".
         """
-        about_person = "things" in without
         subject: Nominal
-        if described:
-            noun, subject = described.noun, Pronoun.relative(described.noun, described.plural)
-        elif about_person or self.chance(0.45):
-            subject = self.nominal(("person",), known=True, plain=True)
-            noun = subject.noun if isinstance(subject, NounPhrase) else NOUNS["man"]
+        attribute: Adjective | None = None  # an adjective of the subject: "the big house"
+        if relative_of:
+            noun, subject = relative_of.noun, Pronoun.relative(relative_of.noun, relative_of.plural)
+        elif of_person or self.chance(0.45):
+            subject = self.nominal(("person",), definite=True, no_adjective=True)
+            noun = subject.noun if isinstance(subject, NounPhrase) else NOUNS["man"]  # for the adjectives of a person
         else:
-            noun = self.pick_unused(_THINGS)
+            noun = self.pick_unused(_NON_PERSONS)
             plural = self.chance(0.3) and noun.is_countable
-            determiners = known_determiners(noun) if "unowned" in noun.kinds else POSSESSED_DETERMINERS
-            determiner, adjective_before = self.pick(determiners), self.pick((None, *noun.adjectives))
-            subject = NounPhrase(noun, determiner=determiner, adjective=adjective_before, plural=plural)
-        adjectives = noun.adjectives
-        if isinstance(subject, NounPhrase) and subject.adjective:
-            adjectives = tuple(word for word in adjectives if not _same_dimension(word, subject.adjective))
-        adjective = self.pick(adjectives)
-        if about_person:
-            adjective = lexicon.ADJECTIVES[self.pick(_TEMPORARY)]
+            determiners = definite_determiners(noun) if "unowned" in noun.kinds else POSSESSED_DETERMINERS
+            determiner, attribute = self.pick(determiners), self.pick((None, *noun.adjectives))
+            subject = NounPhrase(noun, determiner=determiner, adjective=attribute, plural=plural)
+        suitable = [word for word in noun.adjectives if not (attribute and _same_dimension(word, attribute))]
+        adjective_of_noun = self.pick(suitable)  # drawn in any case, so that a seed keeps its sentences
+        adjective = lexicon.ADJECTIVES[self.pick(_TEMPORARY)] if of_person else adjective_of_noun
         very = adjective.english not in _UNGRADABLE and self.chance(0.25)
         clause = Clause(subject, BE, predicate=(lexicon.VERY, adjective) if very else (adjective,), after=after)
         clause.negated = "negation" not in without and self.chance(0.2)
@@ -275,10 +279,10 @@ class SentenceSampler(PhraseSampler):
             return "present"
         return "modal" if draw > 0.72 and "stative" not in verb.adjuncts else "perfect"
 
-    def describe(self, phrase: NounPhrase) -> NounPhrase:
-        """Add a relative clause to a noun phrase: the noun is its subject or object, or is described ("who is old").
+    def add_relative_clause(self, phrase: NounPhrase) -> NounPhrase:
+        """Add a relative clause to a noun phrase, and return the phrase.
 
-        `self.description` makes the clause with "be", and its relative pronoun, from the phrase.
+        The noun is the subject or the object of the clause, or it is described with "be" ("who is old").
         """
         noun = phrase.noun
         pronoun = Pronoun.relative(noun, phrase.plural)
@@ -302,8 +306,8 @@ def _same_dimension(first: Adjective, second: Adjective) -> bool:
 
 #: methods that sample a kind of sentence, as often as their numbers say
 _SENTENCE_METHODS: tuple[Callable[[SentenceSampler], Sentence], ...] = (
-    *(SentenceSampler.plain,) * 13,
-    *(SentenceSampler.fronted,) * 4,
+    *(SentenceSampler.subject_first,) * 13,
+    *(SentenceSampler.adverbial_first,) * 4,
     *(SentenceSampler.with_relative,) * 4,
     *(SentenceSampler.yes_no_question,) * 5,
     *(SentenceSampler.open_question,) * 3,
