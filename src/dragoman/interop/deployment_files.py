@@ -32,23 +32,23 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
     `file_format` is the name of the format, such as "ONNX". Token ids of a source are `source_prefix`, those of its
     text (at most `max_source_tokens`), `source_suffix`. A target begins with `bos` and `target_prefix` and ends with
     `eos`. No target has a token of `suppressed`. For a multilingual model these are the tokens of its default language
-    pair; `languages` has the codes of all.
+    pair; `languages` maps every language code to its token id.
     """
     framing = run.framing
-    if framing.languages is not None:
+    if framing.languages is not None:  # no pair was chosen, so that the codes around a source are open
         raise UserError(
             f"{run.folder} translates between several languages and has no default pair: choose one in Python with "
             "run.with_languages(SOURCE, TARGET).export(…), or fine-tune it with --from and --to"
         )
     shared = run.source_tokenizer is run.target_tokenizer
     tokenizers = {side: "tokenizer.json" if shared else f"tokenizer.{side}.json" for side in ("source", "target")}
-    (tag,) = tag_ids(run, count=1, tag=None)  # of a text without a stated tag: the first corpus tag, if any
+    (tag_tokens,) = tag_ids(run, count=1, tag=None)  # of a text without a stated tag: the first corpus tag, if any
     settings: dict[str, Any] = {
         "dragoman": __version__,
         "format": file_format,
         "source_tokenizer": tokenizers["source"],
         "target_tokenizer": tokenizers["target"],
-        "source_prefix": [*framing.source_prefix, *tag],
+        "source_prefix": [*framing.source_prefix, *tag_tokens],
         "source_suffix": list(framing.source_suffix),
         "max_source_tokens": max_source_tokens(run),
     }
@@ -68,7 +68,7 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
 
 
 def max_target_tokens(run: Run) -> int:
-    """Return the maximum number of target tokens: the limit of the run, or the model's positions if they are fewer."""
+    """Return the maximum number of target tokens: the run's limit (default 512), or the model's positions if fewer."""
     limit = run.length_limit.max or MAX_NEW_TOKENS
     positions = run.model.max_target_length(torch.tensor([0]))  # for a source of 0 tokens: the most that is possible
     return limit if positions is None else min(limit, int(positions))
@@ -83,20 +83,25 @@ def label_names(run: Run) -> list[str]:
 
 
 def write_deployment_files(
-    run: Run, folder: Path, settings: dict[str, Any], example: str, files: dict[str, str], **more: Any
+    run: Run, folder: Path, settings: dict[str, Any], example: str, files: dict[str, str], **template_values: Any
 ) -> None:
     """Write what an exported model needs beside its own files: tokenizers, settings, an example program, README.md.
 
-    `settings` are the content of dragoman.json, `example` is the file name of the program, whose template has the
-    suffix .jinja, and gets the values in `more`. `files` describes the files of the model by name, for README.md.
+    `settings` are the content of dragoman.json. `example` is the file name of the program; its template has the suffix
+    .jinja, and `template_values` are further values for it. `files` describes the model's files by name, for README.md.
     """
     write_tokenizers(folder, run.source_tokenizer, run.target_tokenizer)
     text = json.dumps(settings, indent=1, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
-    # `plain`: the program needs only the `tokenizers` library, and not Dragoman
-    plain = is_read_by_library(run.source_tokenizer) and is_read_by_library(run.target_tokenizer)
-    normalizer = TextNormalizer.from_settings(run.config.text)
-    values = {"settings": settings, "plain": plain, "normalizer": normalizer, "run": run, "files": files} | more
+    values = {
+        "settings": settings,
+        # otherwise the program loads the tokenizers with Dragoman
+        "library_reads_tokenizers": all(map(is_read_by_library, (run.source_tokenizer, run.target_tokenizer))),
+        "normalizer": TextNormalizer.from_settings(run.config.text),
+        "run": run,
+        "files": files,
+        **template_values,
+    }
     program = render_template(f"{example}.jinja", **values)
     (folder / example).write_text(program, encoding="utf-8")
     readme = render_template("export_readme.md.jinja", **values, program=program, example=example)
@@ -104,7 +109,7 @@ def write_deployment_files(
 
 
 def is_read_by_library(tokenizer: Tokenizer) -> bool:
-    """Whether the `tokenizers` library alone, without Dragoman, gives the token ids of this tokenizer."""
+    """Whether the `tokenizers` library alone gives the ids of this tokenizer: only Dragoman numbers unknown words."""
     return tokenizer.is_library_tokenizer and not tokenizer.unknown_word_tokens
 
 

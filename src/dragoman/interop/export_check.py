@@ -166,8 +166,9 @@ def verification_search(run: Run) -> Beam:
     return Beam(
         size=beam.size,
         length_penalty=beam.length_penalty,
-        early_stopping="never" if beam.early_stopping == "steps" else beam.early_stopping,  # the same result
-        length_limit=LengthLimit(ratio=0, offset=limit, max=limit, min=0),
+        # "steps" searches on to the length limit, which others do not offer; "never" has the same result
+        early_stopping="never" if beam.early_stopping == "steps" else beam.early_stopping,
+        length_limit=LengthLimit(ratio=0, offset=limit, max=limit, min=0),  # ratio 0: whatever the source length
         rank_unfinished="by_score",
     )
 
@@ -189,7 +190,7 @@ def count_equal_outputs(
 ) -> int:
     """Return for how many samples the other library found the output of our search, or an equally good one.
 
-    `outputs` are its target tokens, without BOS and with EOS if it was generated. Rounding may change the order of
+    `outputs` are the target token ids it found, without BOS and with EOS if generated. Rounding may change the order of
     hypotheses with almost the same score, so one whose normalized score is as high as ours counts as equal. `search`
     is that of the other library, by default `verification_search`.
     """
@@ -205,14 +206,14 @@ def count_equal_outputs(
 def _is_tie(run: Run, search: Beam, source: list[int], our_output: list[int], their_output: list[int]) -> bool:
     """Whether two targets of a source (all as token ids) have the same score in a beam search, up to rounding."""
     if not their_output:
-        return False
+        return False  # a score divides by the length
 
     def normalized_score(target: list[int]) -> float:
         """Return log p of the target, divided by its length to the power of the length penalty."""
         source_batch, target_batch = run.pad_batch([source]), run.pad_batch([[run.framing.bos, *target]])
         log_probs = token_scores(run.model, *source_batch, *target_batch)[0]
-        free = log_probs[len(run.framing.forced_bos) :]  # without tokens that the search does not choose
-        return float(free.sum()) / len(target) ** search.length_penalty
+        chosen_log_probs = log_probs[len(run.framing.forced_bos) :]  # forced tokens have probability 1 in a search
+        return float(chosen_log_probs.sum()) / len(target) ** search.length_penalty
 
     return abs(normalized_score(our_output) - normalized_score(their_output)) < TIE_TOLERANCE
 
@@ -234,7 +235,7 @@ def teacher_forced_logits(run: Run, samples: ExportSamples) -> list[Tensor]:
 
 
 def relative_error(ours: Sequence[Tensor], theirs: Sequence[Any]) -> float:
-    """Return the largest relative error of another library's results, over all samples.
+    """Return the largest relative error of another library's results (arrays of numbers), over all samples.
 
     For a sample it is the largest difference divided by the largest absolute value of ours; NaN counts as infinity.
     """

@@ -89,6 +89,7 @@ class ExportResult:
         check: the result of the verification; None if the other library is not installed.
         library: the package that verifies the format.
         extra: the extra of Dragoman that installs it.
+        files: paths of the written files, relative to the folder.
     """
 
     folder: Path
@@ -148,8 +149,8 @@ def export_run(
         check = None
         if is_installed(exporter.library):
             log(f"verifying it with {exporter.library}")
-            sampled = with_sample_languages(run)
-            check = exporter.verify(sampled, unfinished, sample_pairs(sampled, sentences))
+            sample_run = with_sample_languages(run)
+            check = exporter.verify(sample_run, unfinished, sample_pairs(sample_run, sentences))
             if not check.passed:
                 raise UserError(
                     f"the export was not kept, because {check.library} computes something else than the run "

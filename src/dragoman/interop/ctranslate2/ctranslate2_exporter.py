@@ -80,11 +80,11 @@ class CTranslate2Exporter:
         files = {"model.bin, config.json": f"the model, with {self.dtype} weights"}
         files[", ".join(vocabularies)] = "the tokens"
         if run.model.is_decoder_only:
-            if not run.is_language_model:
-                settings["source_suffix"].append(run.framing.bos)  # begins the target
+            if not run.is_language_model:  # the program generates what follows the source and the target's BOS
+                settings["source_suffix"].append(run.framing.bos)
             write_deployment_files(run, folder, settings, "generate_with_ctranslate2.py", files)
             return WrittenExport("CTranslate2 Generator", _notes(run))
-        settings["vocabularies"] = [vocabularies[0], vocabularies[-1]]
+        settings["vocabularies"] = [vocabularies[0], vocabularies[-1]]  # of source and target, which may share one
         write_deployment_files(run, folder, settings, "translate_with_ctranslate2.py", files)
         return WrittenExport("CTranslate2 Translator", _notes(run))
 
@@ -136,23 +136,25 @@ class CTranslate2Exporter:
 
 
 def is_tanh_or_linear(output: nn.Module) -> bool:
-    """Whether an output layer is linear (no activation), or has a layer with tanh before it."""
-    return getattr(output.transform, "activation", ACTIVATIONS["tanh"]) is ACTIVATIONS["tanh"]
+    """Whether an output layer is only linear, or has before it a dense layer (`transform`) with tanh and no other."""
+    tanh = ACTIVATIONS["tanh"]
+    return getattr(output.transform, "activation", tanh) is tanh  # a transform of None has no activation
 
 
 def generation_options(run: Run) -> dict[str, Any]:
-    """Return the options of `translate_batch` or `generate_batch` that are closest to the run's search.
+    """Return the options of CTranslate2's `translate_batch` or `generate_batch` that are closest to the run's search.
 
-    A language model samples, as `dragoman generate` does.
+    A language model samples, as `dragoman generate` does. `suppress_sequences` are sequences of one token each.
     """
-    tokens = _target_names(run)
-    suppressed = [[tokens[token]] for token in run.framing.suppressed if token < run.model.vocab_size]
+    target_names = _target_names(run)
+    suppressed = [[target_names[token]] for token in run.framing.suppressed if token < run.model.vocab_size]
     if run.is_language_model:
         return {"sampling_topk": 0, "sampling_topp": 0.95, "max_length": 50, "suppress_sequences": suppressed}
     beam = run.beam_config()
     min_length, max_length = ("min_length", "max_length") if run.model.is_decoder_only else LENGTH_OPTIONS
     options: dict[str, Any] = {
         "beam_size": beam.size,
+        # our other stopping rules continue until a hypothesis cannot be improved; here that needs more patience
         "patience": 1 if beam.early_stopping is True else EXACT_PATIENCE,
         "length_penalty": beam.length_penalty,
         "suppress_sequences": suppressed,
@@ -161,14 +163,14 @@ def generation_options(run: Run) -> dict[str, Any]:
     }
     if beam.no_repeat_ngram_size:
         options["no_repeat_ngram_size"] = beam.no_repeat_ngram_size
-    if beam.coverage_penalty and not run.model.is_decoder_only:
+    if beam.coverage_penalty and not run.model.is_decoder_only:  # `generate_batch` has no such option
         options["coverage_penalty"] = beam.coverage_penalty
     return options
 
 
 def _notes(run: Run) -> tuple[str, ...]:
     """Return sentences for the user on what CTranslate2's search does differently from the run's."""
-    if run.is_language_model:
+    if run.is_language_model:  # it samples
         return ()
     beam, notes = run.beam_config(), []
     if beam.length_normalization != "power" and beam.length_penalty:
@@ -193,20 +195,22 @@ def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tu
     from dragoman.interop.ctranslate2.model_conversion import vocabulary
 
     framing, target_names = run.framing, _target_names(run)
-    source_names = vocabulary(run.source_tokenizer, len(run.model.embedding_tables[0].weight))  # type: ignore[union-attr]
+    source_embeddings = run.model.embedding_tables[0]
+    assert source_embeddings is not None  # CTranslate2 has no models of images or sound
+    source_names = vocabulary(run.source_tokenizer, len(source_embeddings.weight))
     sources = [[source_names[token] for token in ids] for ids in samples.source_ids]
     targets = [[*ids[1:], framing.eos] for ids in samples.target_ids]  # without BOS
-    named = [[target_names[token] for token in ids[:-1]] for ids in targets]  # CTranslate2 adds EOS
-    scores = [result.log_probs for result in translator.score_batch(sources, named)]
+    named_targets = [[target_names[token] for token in ids[:-1]] for ids in targets]  # CTranslate2 adds EOS
+    scores = [result.log_probs for result in translator.score_batch(sources, named_targets)]
     errors = []
     for logits, target, log_probs in zip(teacher_forced_logits(run, samples), targets, scores, strict=True):
         ours = logits.log_softmax(-1).gather(1, torch.tensor(target, device=logits.device)[:, None])[:, 0]
         # relative to the logits: log p of a target that is almost certain may be arbitrarily small
         errors.append((ours.cpu() - torch.tensor(log_probs)).abs().max() / logits.abs().max().cpu())
-    prefix = [target_names[token] for token in framing.forced_bos]
+    forced_tokens = [target_names[token] for token in framing.forced_bos]
     results = translator.translate_batch(
         sources,
-        target_prefix=[prefix] * len(sources),
+        target_prefix=[forced_tokens] * len(sources),
         return_end_token=True,
         min_decoding_length=0,
         max_decoding_length=(limit := _beam_limit(run)),
@@ -227,7 +231,7 @@ def _compare_generator(run: Run, generator: Any, samples: ExportSamples) -> tupl
     theirs = []
     for sequence, target in zip(sequences, samples.target_ids, strict=True):
         logits = np.array(generator.forward_batch([sequence]))[0]
-        theirs.append(logits[len(sequence) - len(target) :])
+        theirs.append(logits[len(sequence) - len(target) :])  # at the positions of the target
     error = relative_error(teacher_forced_logits(run, samples), theirs)
     if run.is_language_model:
         return error, None
@@ -264,8 +268,9 @@ def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> float:
     ours: list[Tensor] = []
     for ids in samples.source_ids:
         source, lengths = run.pad_batch([ids])
-        no_target, no_layout = source[:, :0], SequenceLayout.padded(0, torch.zeros_like(lengths))
-        features = run.model.forward_features(source, SequenceLayout.padded(len(ids), lengths), no_target, no_layout)
+        layout = SequenceLayout.padded(len(ids), lengths)
+        no_target, no_target_layout = source[:, :0], SequenceLayout.padded(0, torch.zeros_like(lengths))
+        features = run.model.forward_features(source, layout, no_target, no_target_layout)
         ours.append(features.output[0])
     theirs = [np.array(encoder.forward_batch([ids]).last_hidden_state)[0] for ids in samples.source_ids]
     return relative_error(ours, theirs)

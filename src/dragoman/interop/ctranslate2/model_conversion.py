@@ -10,9 +10,9 @@ from ctranslate2 import specs
 from dragoman.interop.ctranslate2.stack_conversion import (
     convert_decoder,
     convert_encoder,
+    float32_copy,
     norm_epsilon,
     set_linear,
-    tensor,
 )
 from dragoman.interop.ctranslate2.transformer_layers import OTHER_FORMAT, obstacle
 from dragoman.models import Model
@@ -56,10 +56,10 @@ def _translation_model(run: Run) -> specs.TransformerSpec:
     model: Any = run.model
     spec, framing = model.spec, run.framing
     encoder = convert_encoder(spec.encoder, model.encoder, _max_positions(run))
-    encoder.embeddings[0].weight = tensor(model.source_embedding.weight)
+    encoder.embeddings[0].weight = float32_copy(model.source_embedding.weight)
     encoder.scale_embeddings = model.source_embedding.scale
     decoder = convert_decoder(spec.decoder, model.decoder, _max_positions(run), with_encoder=True)
-    _fill_decoder_ends(decoder, model)
+    _copy_embeddings_and_output(decoder, model)
     converted = specs.TransformerSpec(encoder, decoder)
     source, target = vocabulary(run.source_tokenizer, spec.source_vocab_size), target_vocabulary(run)
     converted.register_source_vocabulary(source)
@@ -76,7 +76,7 @@ def _language_model(run: Run) -> specs.TransformerDecoderModelSpec:
     """Return the specification of a decoder-only model."""
     model: Any = run.model
     decoder = convert_decoder(model.spec.decoder, model.decoder, _max_positions(run), with_encoder=False)
-    _fill_decoder_ends(decoder, model)
+    _copy_embeddings_and_output(decoder, model)
     converted = specs.TransformerDecoderModelSpec(decoder)
     target = target_vocabulary(run)
     converted.register_vocabulary(target)
@@ -97,10 +97,10 @@ def _encoder_model(run: Run) -> specs.TransformerEncoderModelSpec:
     if type_embedding is not None:  # a second embedding, which is added to that of tokens
         options = {"num_source_embeddings": 2, "embeddings_merge": specs.EmbeddingsMerge.ADD}
     encoder = convert_encoder(spec.encoder, model.encoder, _max_positions(run), **options)
-    encoder.embeddings[0].weight = tensor(model.source_embedding.weight)
+    encoder.embeddings[0].weight = float32_copy(model.source_embedding.weight)
     encoder.scale_embeddings = model.source_embedding.scale
     if type_embedding is not None:  # CTranslate2 scales these embeddings too, our model does not
-        encoder.embeddings[1].weight = tensor(type_embedding.weight) / model.source_embedding.scale
+        encoder.embeddings[1].weight = float32_copy(type_embedding.weight) / model.source_embedding.scale
     converted = specs.TransformerEncoderModelSpec(encoder, pooling_layer=model.pooler is not None)
     if model.pooler is not None:
         set_linear(converted.pooler_dense, model.pooler.dense)
@@ -113,10 +113,10 @@ def _encoder_model(run: Run) -> specs.TransformerEncoderModelSpec:
     return converted
 
 
-def _fill_decoder_ends(decoder: specs.TransformerDecoderSpec, model: Any) -> None:
+def _copy_embeddings_and_output(decoder: specs.TransformerDecoderSpec, model: Any) -> None:
     """Copy the embedding table and the output layer of our `model` into CTranslate2's `decoder`."""
     output: OutputLayer = model.output
-    decoder.embeddings.weight = tensor(model.target_embedding.weight)
+    decoder.embeddings.weight = float32_copy(model.target_embedding.weight)
     decoder.scale_embeddings = model.target_embedding.scale
     set_linear(decoder.projection, output)
     if output.scale != 1.0:
@@ -124,7 +124,7 @@ def _fill_decoder_ends(decoder: specs.TransformerDecoderSpec, model: Any) -> Non
 
 
 def _max_positions(run: Run) -> int:
-    """Return how many positions to store of a model without a limit: enough for all texts that the run translates."""
+    """Return how many positions to store of a model without a limit: enough for all texts the run reads or writes."""
     return max(MIN_POSITIONS, run.max_source_length, run.length_limit.max or 0)
 
 
@@ -134,7 +134,7 @@ def target_vocabulary(run: Run) -> list[str]:
 
 
 def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
-    """Return the names of `size` tokens, which must differ from each other.
+    """Return the names of the tokens 0 to `size` - 1, which CTranslate2 wants to differ: a repeated name gets the id.
 
     A model may have more tokens than its tokenizer, such as the sentinels of span corruption.
     """

@@ -97,7 +97,7 @@ def _create(spec_class: Any, options: dict[str, Any]) -> Any:
 
 
 def norm_epsilon(spec: Spec) -> float | None:
-    """Return ε of all norms in a spec, None if each has CTranslate2's default of its kind; an error if they differ."""
+    """Return ε of all norms in a spec; a UserError if they differ. None: each has CTranslate2's default of its kind."""
     norms: list[LayerNorm | RMSNorm] = [*find_specs(spec, LayerNorm), *find_specs(spec, RMSNorm)]
     if all(norm.epsilon == DEFAULT_EPSILONS[type(norm)] for norm in norms):
         return None
@@ -197,8 +197,11 @@ def _position_options(spec: Stack, in_attention: Spec) -> dict[str, Any]:
 def _fill_stack(
     target: Any, spec: Stack, stack: StackMixer, layers: list[TransformerLayer], max_positions: int
 ) -> None:
-    """Copy the weights of a stack into CTranslate2's encoder or decoder specification `target`."""
-    if "position_encodings" in vars(target):
+    """Copy the weights of a stack into CTranslate2's encoder or decoder specification `target`.
+
+    `max_positions` is the number of positions to store if the stack has no limit.
+    """
+    if "position_encodings" in vars(target):  # positions are added to embeddings
         weight = layers[0].feed_forward.body.narrow.weight  # D F
         target.position_encodings.encodings = position_table(stack.position, len(weight), max_positions, weight.device)
     if spec.norm is not None:
@@ -243,38 +246,41 @@ def _fill_positions(target: Any, in_attention: Any, stack: StackMixer) -> None:
     """
     if "relative_position_keys" in vars(target):
         keys, values = in_attention.distance_vectors(), in_attention.value_distance_vectors()
-        target.relative_position_keys = tensor(keys)
-        target.relative_position_values = tensor(torch.zeros_like(keys) if values is None else values)
+        target.relative_position_keys = float32_copy(keys)
+        target.relative_position_values = float32_copy(torch.zeros_like(keys) if values is None else values)
     if "relative_attention_bias" in vars(target):
         bias = cast(Any, stack.position if stack.position.has_score_bias else in_attention)
-        target.relative_attention_bias = tensor(bias.table.weight)
+        target.relative_attention_bias = float32_copy(bias.table.weight)
         target.relative_attention_max_distance = np.int32(bias.max_distance)
 
 
 def position_table(position: Position, dim: int, max_positions: int, device: torch.device) -> Tensor:
-    """Return the vectors of positions that are added to embeddings, N D; zeros if positions are encoded otherwise."""
+    """Return the vectors of positions that are added to embeddings, N D; zeros if positions are encoded otherwise.
+
+    N is the limit of `position`, or `max_positions` if it has none; D is `dim`.
+    """
     length = position.max_length or max_positions
     encoding = position.encoding(torch.arange(length, device=device))
-    return torch.zeros(length, dim) if encoding is None else tensor(encoding)
+    return torch.zeros(length, dim) if encoding is None else float32_copy(encoding)
 
 
 def norm_spec(norm: Any) -> LayerNormSpec:
     """Return CTranslate2's norm with the weights of ours: RMS norm has no bias; a layer norm without one gets zeros."""
     is_rms = isinstance(norm, nn.RMSNorm)
     spec = LayerNormSpec(rms_norm=is_rms)
-    spec.gamma = tensor(norm.weight)
+    spec.gamma = float32_copy(norm.weight)
     if not is_rms:
-        spec.beta = torch.zeros_like(spec.gamma) if norm.bias is None else tensor(norm.bias)
+        spec.beta = torch.zeros_like(spec.gamma) if norm.bias is None else float32_copy(norm.bias)
     return spec
 
 
 def set_linear(spec: LinearSpec, layer: Any) -> None:
     """Copy weight and bias of our linear `layer` into CTranslate2's specification `spec`."""
-    spec.weight = tensor(layer.weight)
+    spec.weight = float32_copy(layer.weight)
     if layer.bias is not None:
-        spec.bias = tensor(layer.bias)
+        spec.bias = float32_copy(layer.bias)
 
 
-def tensor(weight: Tensor) -> Tensor:
+def float32_copy(weight: Tensor) -> Tensor:
     """Return a copy of a weight in float32 on the CPU: CTranslate2 quantizes weights in place."""
     return weight.detach().to("cpu", torch.float32, copy=True)

@@ -22,7 +22,7 @@ OTHER_FORMAT = "export it with --to onnx"
 
 
 def obstacle(what: str, advice: str) -> UserError:
-    """Return the error for something that CTranslate2 cannot compute; `advice` says what can be exported instead."""
+    """Return the error for something that CTranslate2 cannot compute; `advice` says what to do or to train instead."""
     return UserError(f"this model cannot be exported to CTranslate2, which does not support {what}: {advice}")
 
 

@@ -53,14 +53,14 @@ def _encoder_without_head(family: BertFamily, config: HFConfig) -> Conversion:
     heads = config.integer(name("num_attention_heads"), family.heads)
     dim, embedding_dim = config.integer(name("hidden_size"), family.hidden_size), _embedding_dim(family, config)
     # rows of the position table that no token uses
-    offset = config.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
+    unused_rows = config.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
     max_positions = config.integer("max_position_embeddings", 512)
-    if max_positions <= offset:
+    if max_positions <= unused_rows:
         raise UserError(
-            f"{config.path}: max_position_embeddings must be above {offset}, but is {max_positions}: correct it"
+            f"{config.path}: max_position_embeddings must be above {unused_rows}, but is {max_positions}: correct it"
         )
     config.ignore(*TASK_FIELDS)
-    transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(offset)}
+    transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(unused_rows)}
     computed = {}
     rotary_values = family.rotary and config.boolean("rotary_value", False)
     if family.rotary:
@@ -80,7 +80,7 @@ def _encoder_without_head(family: BertFamily, config: HFConfig) -> Conversion:
     stack = Stack(
         tuple(PostNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward)),
         depth=config.integer(name("num_hidden_layers"), family.layers),
-        position=NoPosition() if family.rotary else Learned(max_positions - offset),
+        position=NoPosition() if family.rotary else Learned(max_positions - unused_rows),
         dropout=dropout,
         input_norm=norm,
         input_dim=embedding_dim,

@@ -57,17 +57,18 @@ def convert_gpt2(config: HFConfig, weights: StoredWeights) -> Conversion:
     """
     config.expect("is_decoder", False, True)  # both values are accepted: the model is the same
     config.expect("add_cross_attention", False)
-    dim, layers = config.integer("n_embd", 768, "hidden_size"), config.integer("n_layer", 12, "num_hidden_layers")
+    dim = config.integer("n_embd", 768, alias="hidden_size")
+    layers = config.integer("n_layer", 12, alias="num_hidden_layers")
     norm, dropout = LayerNorm(config.number("layer_norm_epsilon", 1e-5)), config.number("resid_pdrop", 0.1)
     attention = SelfAttention(
-        config.integer("n_head", 12, "num_attention_heads"),
+        config.integer("n_head", 12, alias="num_attention_heads"),
         visibility=Causal(),
         dropout=config.number("attn_pdrop", 0.1),
         scale=None if config.boolean("scale_attn_weights", True) else 1.0,
     )
     feed_forward = FeedForward(config.integer("n_inner", 4 * dim), config.activation("activation_function", "gelu_new"))
     block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward))
-    position = Learned(config.integer("n_positions", 1024, "max_position_embeddings"))
+    position = Learned(config.integer("n_positions", 1024, alias="max_position_embeddings"))
     spec = DecoderOnly(
         dim,
         config.integer("vocab_size", 50257),
@@ -191,16 +192,20 @@ def _attention_masks(family: LlamaFamily, config: HFConfig) -> list[Visibility]:
         return [Causal()] * layers
     has_window = config.values.get("sliding_window", SLIDING_WINDOW) is not None
     window = Window(config.integer("sliding_window", SLIDING_WINDOW))
-    first = 0  # first layer with a window
+    first_with_window = 0  # number of a layer
     if "use_sliding_window" in family.windows:
         has_window = config.boolean("use_sliding_window", False) and has_window
-        first = config.get("max_window_layers", MAX_WINDOW_LAYERS)
-        if not isinstance(first, int) or isinstance(first, bool) or first < 0:
+        first_with_window = config.get("max_window_layers", MAX_WINDOW_LAYERS)
+        if not isinstance(first_with_window, int) or isinstance(first_with_window, bool) or first_with_window < 0:
             raise UserError(
-                f"{config.path}: max_window_layers must be a whole number from 0, but is {first!r}: correct it"
+                f"{config.path}: max_window_layers must be a whole number from 0, but is {first_with_window!r}: "
+                "correct it"
             )
     by_type = {"full_attention": Causal(), "sliding_attention": window if has_window else Causal()}
-    default = ["sliding_attention" if has_window and layer >= first else "full_attention" for layer in range(layers)]
+    default = [
+        "sliding_attention" if has_window and layer >= first_with_window else "full_attention"
+        for layer in range(layers)
+    ]
     types = config.get("layer_types", default) if "layer_types" in family.windows else default
     if not isinstance(types, list) or len(types) != layers or not set(types) <= by_type.keys():
         raise UserError(

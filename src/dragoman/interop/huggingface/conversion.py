@@ -62,7 +62,7 @@ class Conversion:
     first_layer: int = 0
     config_name: str = "config.json"
 
-    def source(self, parameter: str) -> StoredSource:
+    def locate(self, parameter: str) -> StoredSource:
         """Look up where a parameter of our model, such as `encoder.layers.3.0.body.output.bias`, is stored.
 
         Keys of `modules` have `*` for the number of the layer and `norm` for the norms `before` or `after` a branch.
@@ -73,9 +73,9 @@ class Conversion:
         key = re.sub(r"\.(before|after)\.(?=weight|bias)", ".norm.", key)
         module, _, kind = key.rpartition(".")  # kind: weight or bias
         if key in self.modules:
-            names = _expand(self.modules[key])
+            names = _expand_braces(self.modules[key])
         else:
-            names = [f"{stored}.{kind}" for stored in _expand(self.modules[module])]
+            names = [f"{stored}.{kind}" for stored in _expand_braces(self.modules[module])]
         stored_layer = str(layer + self.first_layer)
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))
         return StoredSource([name.replace("*", stored_layer) for name in names], transform, layer)
@@ -97,14 +97,14 @@ class Conversion:
         misshapen: list[str] = []
         used: set[str] = set()
         for parameter, shape in shapes.items():
-            names = self.source(parameter).names
+            names = self.locate(parameter).names
             absent = [name for name in names if name not in weights]
             if absent and parameter in self.optional:
                 continue
             missing += absent
             used.update(names)
             for name in set(names) - set(absent):
-                weights.dtype(name)  # raises an error for integers
+                weights.float_dtype(name)  # raises an error for integers
             if not absent and (stored_shape := converted.stored_shape(parameter)) != shape:
                 stored = " and ".join(f"{name} of {list(weights.shape(name))}" for name in names)
                 contradiction = self._contradiction(config_fields, stored_shape, shape)
@@ -171,9 +171,9 @@ class ConvertedWeights(Mapping[str, Tensor]):
         return iter(self.shapes)
 
     def __getitem__(self, parameter: str) -> Tensor:
-        """Return a parameter in the stored precision, or in float32 if that would lose something."""
-        names, transform, _ = self.conversion.source(parameter)
-        dtypes = {self.weights.dtype(name) for name in names if name in self.weights}
+        """Return a parameter in the stored precision, or in float32 if its transform gives numbers that need it."""
+        names, transform, _ = self.conversion.locate(parameter)
+        dtypes = {self.weights.float_dtype(name) for name in names if name in self.weights}
         dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
         if dtype not in HALF_TYPES:
             return self.load(parameter, torch.float32)
@@ -186,14 +186,14 @@ class ConvertedWeights(Mapping[str, Tensor]):
     def load(self, parameter: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return a parameter of this dtype on the device.
 
-        One that a large file stores just so is not read now, but stays mapped into memory (mmap).
+        If it is stored unchanged in a large file, it is mapped into memory (mmap) instead of being read.
         """
-        names, transform, layer = self.conversion.source(parameter)
+        names, transform, layer = self.conversion.locate(parameter)
         if any(name not in self.weights for name in names):  # an optional parameter, which is not stored
             return torch.zeros(self.shapes[parameter], dtype=dtype, device=device)
         if transform is unchanged and len(names) == 1:
             return self.weights.load(names[0], dtype, device)
-        working_dtype = dtype if transform is unchanged else torch.float32
+        working_dtype = dtype if transform is unchanged else torch.float32  # a transform may compute
         stored = torch.cat([self.weights.load(name, working_dtype) for name in names])
         return transform(stored, layer).to(device, dtype).contiguous()
 
@@ -202,7 +202,7 @@ class ConvertedWeights(Mapping[str, Tensor]):
 
         It is found with tensors without data (device "meta").
         """
-        names, transform, layer = self.conversion.source(parameter)
+        names, transform, layer = self.conversion.locate(parameter)
         try:
             stored = torch.cat([torch.empty(self.weights.shape(name), device="meta") for name in names])
             return transform(stored, layer).shape
@@ -210,7 +210,7 @@ class ConvertedWeights(Mapping[str, Tensor]):
             return None
 
 
-def _expand(names: str) -> list[str]:
+def _expand_braces(names: str) -> list[str]:
     """Expand alternatives in braces: `self_attn.{q,k}_proj` → `self_attn.q_proj`, `self_attn.k_proj`."""
     match = re.fullmatch(r"(.*)\{(.*)\}(.*)", names)
     return [match[1] + name + match[3] for name in match[2].split(",")] if match else [names]

@@ -89,8 +89,8 @@ def _write_learned_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path, max_l
     framing = run.framing
     prefix, suffix = list(framing.source_prefix), list(framing.source_suffix)
     if is_source and tokenizer.tags:
-        (tag,) = tag_ids(run, count=1, tag=None)  # of a text without a stated tag: the first corpus tag
-        prefix += tag
+        (tag_tokens,) = tag_ids(run, count=1, tag=None)  # of a text without a stated tag: the first corpus tag
+        prefix += tag_tokens
     if run.model.is_decoder_only and not run.is_language_model:
         suffix.append(framing.bos)  # the separator, after which the target begins
     library.post_processor = _post_processor(library, prefix, suffix if is_source else [framing.eos])
@@ -155,7 +155,7 @@ def check_tokenizer(run: Run, folder: Path, sources: list[str]) -> None:
         ours = [int(token_id) for token_id in run.encode_sources([text])[0]]
         if run.model.is_decoder_only and not run.is_language_model:
             ours.append(framing.bos)
-        if theirs != ours and len(ours) < run.max_source_length:
+        if theirs != ours and len(ours) < run.max_source_length:  # the run has truncated longer texts
             raise UserError(
                 f"the export was not kept, because the tokenizer of transformers gives other ids than the run for the "
                 f"text {text!r} ({theirs} instead of {ours}): please report this"

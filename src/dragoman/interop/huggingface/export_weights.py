@@ -38,7 +38,7 @@ def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
     """Yield the name in transformers, without the prefix of the base model, and the value of every weight."""
     model = meta_model(plan.form.spec)
     for parameter, weight in plan.form.weights.items():
-        names, transform, layer = plan.conversion.source(parameter)
+        names, transform, layer = plan.conversion.locate(parameter)
         if isinstance(transform, ReversibleTransform):
             weight = transform.undo(weight, layer)
         elif transform is not unchanged:

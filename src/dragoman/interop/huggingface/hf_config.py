@@ -81,9 +81,9 @@ class HFConfig:
         generation = {name: generation[name] for name in sorted(GENERATION_FIELDS) if generation.get(name) is not None}
         return HFConfig(values, generation, folder / CONFIG_JSON)
 
-    def integer(self, field: str, default: int, *aliases: str) -> int:
-        """Read a positive integer; the default if the field and its aliases (other names) are missing."""
-        value = self.get(field, default, *aliases)
+    def integer(self, field: str, default: int, alias: str | None = None) -> int:
+        """Read a positive integer; the default if the field and its `alias`, another name of it, are missing."""
+        value = self.get(field, default, alias)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UserError(f"{self.path}: {field} must be a whole number above 0, but is {value!r}: correct it")
         return value
@@ -102,13 +102,14 @@ class HFConfig:
             raise UserError(f"{self.path}: {field} must be true or false, but is {value!r}: correct it")
         return value
 
-    def get(self, name: str, default: Any, *aliases: str) -> Any:
+    def get(self, name: str, default: Any, alias: str | None = None) -> Any:
         """Return a field of config.json, or the default if it is missing or null.
 
-        `aliases` are other names of the field; they must not contradict each other.
+        `alias` is another name of the field; if both are there, they must not contradict each other.
         """
-        self._read |= {name, *aliases}  # `refuse_unread` refuses fields that were never read
-        values = {key: self.values[key] for key in (name, *aliases) if self.values.get(key) is not None}
+        names = [name] if alias is None else [name, alias]
+        self._read.update(names)  # `refuse_unread` refuses fields that were never read
+        values = {key: self.values[key] for key in names if self.values.get(key) is not None}
         first = next(iter(values.values()), default)
         if any(value != first for value in values.values()):
             contradiction = " and ".join(f"{key} {value!r}" for key, value in values.items())
@@ -138,7 +139,7 @@ class HFConfig:
     def token_id(self, field: str, default: Default) -> int | Default:
         """Return the id of a special token from generation_config.json or else config.json; the first of several.
 
-        Null and, in older configurations, negative ids mean the default.
+        The default is returned for a missing field, null and, in older configurations, a negative id.
         """
         value = self.generation.get(field, self.values.get(field))
         value = value[0] if isinstance(value, list) and value else value

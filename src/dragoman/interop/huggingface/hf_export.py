@@ -55,7 +55,7 @@ class HuggingFaceExporter:
         plan = plan_run(run)
         _write_json(folder / CONFIG_JSON, {**plan.fields, "dtype": self.options.dtype})
         write_weights(plan, folder, TORCH_TYPES[self.options.dtype])
-        notes = [] if has_no_tokenizer(run) else write_tokenizer(run, folder, plan_positions(run))
+        notes = [] if has_no_tokenizer(run) else write_tokenizer(run, folder, exported_positions(run))
         if run.model.can_generate:
             generation, missing = generation_fields(run)
             if plan.fields.get("use_cache") is False:  # `generate` reads it from this file
@@ -113,7 +113,7 @@ def plan_run(run: Run) -> ExportPlan:
         model.spec,
         checkpoints.named_weights(model),
         run.framing,
-        max_positions=plan_positions(run),
+        max_positions=exported_positions(run),
         preferred=preferred_class(run),
         labels=label_names(run, model.spec),
     )
@@ -122,7 +122,7 @@ def plan_run(run: Run) -> ExportPlan:
     return plan
 
 
-def plan_positions(run: Run) -> int:
+def exported_positions(run: Run) -> int:
     """Return how many positions the exported model has if its position table is computed, not learned."""
     return max(MIN_EXPORTED_POSITIONS, run.max_source_length)
 

@@ -210,7 +210,7 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
     torch_device = select_device(device or "auto")
     model = unallocated_model(checkpoint.spec).eval()
     checkpoints.assign_weights(model, checkpoint.weights, folder, torch_device)
-    settings = _config(checkpoint, shared_vocabulary=source is target)
+    settings = _run_config(checkpoint, shared_vocabulary=source is target)
     inference_weights = InferenceWeights(weights, torch_device)
     name = checkpoint.architecture  # in place of a checkpoint's name, such as "best"
     return Run(folder, settings, model, source, target, checkpoint.framing, name, inference_weights)
@@ -227,7 +227,7 @@ def import_checkpoint(
     check_new_folder(run_folder)
     log(f"reading {folder}")
     checkpoint, source, target, messages = _open_checkpoint(folder)
-    settings = _config(checkpoint, shared_vocabulary=source is target)
+    settings = _run_config(checkpoint, shared_vocabulary=source is target)
     for message in messages:
         log(message)
     if source.vocab_size < MIN_TOKEN_SHARE * (count := checkpoint.embedding_counts[0]):
@@ -290,7 +290,7 @@ def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
     return ImportedTokenizer(library, dict(enumerate(labels)), {}, {})  # {}: without special tokens
 
 
-def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
+def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
     """Return the configuration of a run, with the generation settings of the checkpoint as settings of the search.
 
     `max_length` and `min_length` of transformers count the BOS of the target, ours do not. Prompts (Whisper) count in
@@ -301,12 +301,11 @@ def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.
     if max_length is not None:
         max_length += prompt_length
     elif isinstance(generation.get("max_length"), int):
-        max_length = generation["max_length"] - 1  # without BOS
-        if prompt_length:
-            max_length += prompt_length + 1  # with a prompt, transformers counts neither BOS nor the prompt
+        # with a prompt, transformers counts neither BOS nor the prompt
+        max_length = generation["max_length"] + prompt_length if prompt_length else generation["max_length"] - 1
     model = meta_model(checkpoint.spec)
-    if prompt_length and (limit := position_limit(model.decoder)):
-        max_length = min(limit - 1, max_length or limit)
+    if prompt_length and (positions := position_limit(model.decoder)):
+        max_length = min(positions - 1, max_length or positions)  # BOS has a position, too
     if min_length is None and isinstance(generation.get("min_length"), int):
         min_length = max(0, generation["min_length"] - 1)  # without BOS
     early_stopping = generation.get("early_stopping")

@@ -45,7 +45,7 @@ def model_card(run: Run, plan: ExportPlan, options: ExportOptions, notes: list[s
         parameters=count_parameters(plan.form.spec),
         vocabulary=f"{plan.fields['vocab_size']:,} tokens",
         dtype=options.dtype,
-        data=_data(run),
+        data=_training_data(run),
         results=_results(run),
         checkpoint=run.checkpoint,
         settings=_settings(run),
@@ -66,7 +66,7 @@ def _languages(run: Run) -> list[str]:
     return [name for name in dict.fromkeys((data.source_language, data.target_language)) if name]
 
 
-def _data(run: Run) -> list[str]:
+def _training_data(run: Run) -> list[str]:
     """Return lines about the training data: the names of its files, without their folders."""
     data = run.config.data
     lines = [

@@ -35,7 +35,7 @@ def not_exportable(run: Run, plan: ExportPlan | None) -> UserError:
 def _obstacle_names(plan: ExportPlan) -> Iterator[str]:
     """Yield the parts and settings that are obstacles, such as "encoder.norm: RMSNorm instead of LayerNorm"."""
     for path, ours, theirs in plan.obstacles:
-        field = path.rpartition(".")[2].partition("[")[0] or "the model"
+        field = path.rpartition(".")[2].partition("[")[0] or "the model"  # the last name in a path such as a.b[0]
         if isinstance(ours, NoPosition):  # positions that act elsewhere are named there
             continue
         if field in ("target_vocab_size", "shared_embeddings"):
@@ -54,7 +54,7 @@ def _name(value: Any) -> str:
 def _advice(run: Run) -> str:
     """Return what to train instead: recipes of the same system, or other systems; all of them can be exported."""
     system = run.config.system.name
-    vocabulary = _vocabulary(run.spec, joint=run.source_tokenizer is run.target_tokenizer)
+    vocabulary = _trial_vocabulary(run.spec, joint=run.source_tokenizer is run.target_tokenizer)
     if system in SYSTEMS:
         if classes := dict(_exportable_recipes(system, vocabulary)):
             options = " or ".join(f"--recipe {recipe} (as {name})" for recipe, name in classes.items())
@@ -65,7 +65,7 @@ def _advice(run: Run) -> str:
     return f"Systems that can be exported: {', '.join(names)} (transformer with --recipe plain or textbook)"
 
 
-def _vocabulary(spec: Any, joint: bool) -> VocabularySizes:
+def _trial_vocabulary(spec: Any, joint: bool) -> VocabularySizes:
     """Return small vocabulary sizes, with which it is tried which systems can be exported.
 
     Source and target share a vocabulary if `joint`; otherwise their sizes differ if those of the model `spec` do.

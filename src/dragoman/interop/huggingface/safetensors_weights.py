@@ -35,15 +35,15 @@ class StoredWeights:
         self.folder, self._files = folder, files
         self._full_names: dict[str, str] = {}
         modern = {".gamma": ".weight", ".beta": ".bias"}
-        for full in files:
-            name = full.removeprefix(base_prefix)
+        for full_name in files:
+            name = full_name.removeprefix(base_prefix)
             name = re.sub(r"(?<=LayerNorm)\.(gamma|beta)$", lambda match: modern[match[0]], name)
             if name in self._full_names:
                 raise UserError(
-                    f"{folder} has the weight {name} twice, under the names {self._full_names[name]} and {full}: "
+                    f"{folder} has the weight {name} twice, under the names {self._full_names[name]} and {full_name}: "
                     "remove one of them"
                 )
-            self._full_names[name] = full
+            self._full_names[name] = full_name
 
     def __contains__(self, name: str) -> bool:
         """Whether a weight of this name, without the prefix of the base model, is stored."""
@@ -59,28 +59,28 @@ class StoredWeights:
 
     def load(self, name: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return a weight of this dtype on the device; memory-mapped if a large file has it in this dtype."""
-        full = self._full_names[name]
-        self.dtype(name)  # refuses integers
+        full_name = self._full_names[name]
+        self.float_dtype(name)  # raises an error for integers
         try:
-            return self._files[full].load(full, dtype, device)
+            return self._files[full_name].load(full_name, dtype, device)
         except OSError as error:
             raise UserError(
-                f"the weight {full} of {self.folder} cannot be read ({error}): get the file again"
+                f"the weight {full_name} of {self.folder} cannot be read ({error}): get the file again"
             ) from None
 
     def shape(self, name: str) -> torch.Size:
         """Return the shape of a weight, which is not read."""
-        full = self._full_names[name]
-        return self._files[full].tensors[full].shape
+        full_name = self._full_names[name]
+        return self._files[full_name].tensors[full_name].shape
 
-    def dtype(self, name: str) -> torch.dtype:
+    def float_dtype(self, name: str) -> torch.dtype:
         """Return the data type of a weight, which is not read; raise a UserError if it is not a floating-point type."""
-        full = self._full_names[name]
-        dtype = self._files[full].tensors[full].dtype
+        full_name = self._full_names[name]
+        dtype = self._files[full_name].tensors[full_name].dtype
         if dtype not in FLOAT_TYPES:
             found, *supported = (str(kind).removeprefix("torch.") for kind in (dtype, *FLOAT_TYPES))
             raise UserError(
-                f"the weight {full} of {self.folder} has the data type {found}, but only {', '.join(supported)} "
+                f"the weight {full_name} of {self.folder} has the data type {found}, but only {', '.join(supported)} "
                 "are supported: use another checkpoint"
             )
         return dtype
@@ -93,8 +93,8 @@ class StoredWeights:
         """Whether two weights are equal (tied), or one of them is not stored, so that nothing contradicts it."""
         if first == second or first not in self or second not in self:
             return True
-        first, second = self._full_names[first], self._full_names[second]  # as they are stored, with a prefix
-        return self._files[first].equal(first, self._files[second], second)
+        first_full, second_full = self._full_names[first], self._full_names[second]  # as they are stored, with a prefix
+        return self._files[first_full].equal(first_full, self._files[second_full], second_full)
 
 
 def open_weights(folder: Path, base_prefix: str, class_name: str) -> StoredWeights:

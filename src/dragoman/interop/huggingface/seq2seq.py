@@ -103,7 +103,10 @@ def convert_bart(family: BartFamily, config: HFConfig, weights: StoredWeights) -
     share = not family.separate_vocabularies or config.boolean("share_encoder_decoder_embeddings", True)
     tie = config.boolean("tie_word_embeddings", True)
     tables = find_embedding_tables(weights, share=share, tie=tie)
-    dim, vocab_size = config.integer("d_model", 1024, "hidden_size"), config.integer("vocab_size", family.vocab_size)
+    dim, vocab_size = (
+        config.integer("d_model", 1024, alias="hidden_size"),
+        config.integer("vocab_size", family.vocab_size),
+    )
     target_vocab_size = config.integer("decoder_vocab_size", vocab_size) if family.separate_vocabularies else vocab_size
     spec = EncoderDecoder(
         dim,
@@ -118,13 +121,13 @@ def convert_bart(family: BartFamily, config: HFConfig, weights: StoredWeights) -
         initialization=Normal(config.number("init_std", 0.02)),
     )
     sinusoids = _sinusoids(config, family).build(dim)
-    trim = without_first_rows(UNUSED_POSITION_ROWS)  # BART's position tables start with two unused rows
+    without_unused_rows = without_first_rows(UNUSED_POSITION_ROWS)  # BART's position tables start with two of them
     return Conversion(
         family.system,
         spec,
         BART_MODULES | tables.modules,
         _bart_framing(config, family),
-        transforms={f"{side}.position.table": trim for side in SIDES} | {"output.bias": flattened},
+        transforms={f"{side}.position.table": without_unused_rows for side in SIDES} | {"output.bias": flattened},
         optional=frozenset({"output.bias"}),  # zeros if it is not stored
         # old M2M-100 files hold sinusoids that no version reads
         unused=(*map(re.escape, EMBEDDING_TABLES), r"(en|de)coder\.(version|embed_positions\.weights)"),
@@ -157,9 +160,8 @@ def _bart_stack(config: HFConfig, family: BartFamily, side: str) -> Stack:
         config.number("dropout", 0.1),
         config.number("attention_dropout", family.attention_dropout),
     )
-    # the encoder's fields have aliases without a side
-    heads = config.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
-    depth = config.integer(f"{side}_layers", 12, *(["num_hidden_layers"] if encoder else []))
+    heads = config.integer(f"{side}_attention_heads", 16, alias="num_attention_heads" if encoder else None)
+    depth = config.integer(f"{side}_layers", 12, alias="num_hidden_layers" if encoder else None)
     parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), dropout=attention_dropout)]
     if not encoder:
         parts.append(CrossAttention(heads, dropout=attention_dropout))

@@ -75,12 +75,12 @@ def convert_t5(family: T5Family, config: HFConfig, weights: StoredWeights) -> Co
     config.expect("is_decoder", False)
     config.ignore("n_positions")  # positions are relative
     vocab_size = config.integer("vocab_size", family.vocab_size)
-    layers = config.integer("num_layers", family.layers, "num_hidden_layers")
+    layers = config.integer("num_layers", family.layers, alias="num_hidden_layers")
     feed_forward = _t5_feed_forward(config, family)
     # the output is tied unless its matrix is stored, whatever tie_word_embeddings says
     tables = find_embedding_tables(weights, share=True, tie=True)
     spec = EncoderDecoder(
-        config.integer("d_model", 512, "hidden_size"),
+        config.integer("d_model", 512, alias="hidden_size"),
         vocab_size,
         vocab_size,
         encoder=_t5_stack(config, family, feed_forward, layers, encoder=True),
@@ -123,8 +123,8 @@ def _t5_feed_forward(config: HFConfig, family: T5Family) -> FeedForward:
 
 def _t5_stack(config: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
     """Return the spec of `depth` layers of the `encoder` or (False) decoder, with relative position biases."""
-    heads = config.integer("num_heads", family.heads, "num_attention_heads")
-    head_dim, dropout = config.integer("d_kv", 64, "head_dim"), config.number("dropout_rate", 0.1)
+    heads = config.integer("num_heads", family.heads, alias="num_attention_heads")
+    head_dim, dropout = config.integer("d_kv", 64, alias="head_dim"), config.number("dropout_rate", 0.1)
     norm = RMSNorm(config.number("layer_norm_epsilon", 1e-6))
     bias = RelativeBias(
         heads,
@@ -132,13 +132,13 @@ def _t5_stack(config: HFConfig, family: T5Family, feed_forward: FeedForward, dep
         max_distance=config.integer("relative_attention_max_distance", 128),
         bidirectional=encoder,
     )
-    of_layer, of_stack = (bias, NoPosition()) if family.bias_in_each_layer else (NoPosition(), bias)
+    layer_position, stack_position = (bias, NoPosition()) if family.bias_in_each_layer else (NoPosition(), bias)
     parts: list[Spec] = [
         SelfAttention(
             heads,
             head_dim=head_dim,
             visibility=Full() if encoder else Causal(),
-            position=of_layer,
+            position=layer_position,
             bias=False,
             dropout=dropout,
             scale=1.0,  # T5 does not divide attention scores by √E
@@ -147,7 +147,7 @@ def _t5_stack(config: HFConfig, family: T5Family, feed_forward: FeedForward, dep
     if not encoder:
         parts.append(CrossAttention(heads, head_dim=head_dim, bias=False, dropout=dropout, scale=1.0))
     block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (*parts, feed_forward))
-    return Stack(block, depth=depth, position=of_stack, dropout=dropout, norm=norm)
+    return Stack(block, depth=depth, position=stack_position, dropout=dropout, norm=norm)
 
 
 def _t5_framing(config: HFConfig) -> Framing:

@@ -57,13 +57,13 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
     eos_forced = checkpoint.framing.eos == checkpoint.generation.get("forced_eos_token_id")
     framing = replace(checkpoint.framing, force_eos_at_limit=eos_forced)
     if tokenizer.language_codes:  # Marian with several target languages: >>deu<< before the source
-        ids = {token[2:-2]: token_id for token, token_id in tokenizer.language_codes.items()}
-        codes = LanguageCodes(ids, source_position="none", target_position="source_prefix")
+        marian_ids = {token[2:-2]: token_id for token, token_id in tokenizer.language_codes.items()}  # deu → id
+        codes = LanguageCodes(marian_ids, source_position="none", target_position="source_prefix")
         framing = replace(framing, languages=codes)
     class_names = (settings.get("tokenizer_class"), _read_object(folder / CONFIG_JSON).get("tokenizer_class"))
-    scheme, ids = _find_languages([str(name) for name in (*class_names, checkpoint.architecture)], tokenizer)
+    scheme, language_ids = _find_languages([str(name) for name in (*class_names, checkpoint.architecture)], tokenizer)
     if scheme is not None:
-        return _with_languages(framing, scheme, ids, settings)
+        return _with_languages(framing, scheme, language_ids, settings)
     processor = _read_object(folder / "tokenizer.json").get("post_processor")
     try:
         if isinstance(processor, dict):
@@ -111,19 +111,20 @@ def _with_languages(framing: Framing, scheme: LanguageScheme, ids: dict[str, int
         settings: fields of tokenizer_config.json. The default languages are those of `src_lang` and `tgt_lang`, unless
             a forced BOS or, in mBART-25, the decoder start token is a code.
     """
-    code_of = {index: code for code, index in ids.items()}
+    code_of = {token_id: code for code, token_id in ids.items()}
     source_position = scheme.source_position
     if settings.get("legacy_behaviour") is True:  # NLLB as published at first: x EOS code
         source_position = "suffix"
-    is_forced = any(index in code_of for index in framing.forced_bos)
-    target = code_of.get(framing.forced_bos[0] if is_forced else framing.bos, settings.get("tgt_lang"))
+    is_forced = any(token_id in code_of for token_id in framing.forced_bos)
+    first_token = framing.forced_bos[0] if is_forced else framing.bos
+    target = code_of.get(first_token, settings.get("tgt_lang"))
     source = settings.get("src_lang") or scheme.default_source
     default_source, default_target = (code if code in ids else None for code in (source, target))
     target_position = "forced_bos" if is_forced else scheme.target_position
     return replace(
         framing,
         bos=framing.eos if framing.bos in code_of else framing.bos,
-        forced_bos=tuple(index for index in framing.forced_bos if index not in code_of),
+        forced_bos=tuple(token_id for token_id in framing.forced_bos if token_id not in code_of),
         source_prefix=(),
         source_suffix=(framing.eos,),
         languages=LanguageCodes(ids, source_position, target_position, default_source, default_target),

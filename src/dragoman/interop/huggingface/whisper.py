@@ -110,7 +110,7 @@ def convert_whisper(config: HFConfig, weights: StoredWeights) -> Conversion:
     """
     config.expect("is_decoder", False)
     config.ignore(*UNREAD_FIELDS)
-    dim, vocab_size = config.integer("d_model", 384, "hidden_size"), config.integer("vocab_size", 51865)
+    dim, vocab_size = config.integer("d_model", 384, alias="hidden_size"), config.integer("vocab_size", 51865)
     tied = config.boolean("tie_word_embeddings", True) and weights.equal("decoder.embed_tokens.weight", OUTPUT_WEIGHT)
     mel_bins, positions = config.integer("num_mel_bins", 80), config.integer("max_source_positions", 1500)
     spec = EncoderDecoder(
@@ -145,8 +145,8 @@ def _stack(config: HFConfig, side: str, max_positions: int) -> Stack:
     """
     encoder = side == "encoder"
     dropout, attention_dropout = config.number("dropout", 0.0), config.number("attention_dropout", 0.0)
-    heads = config.integer(f"{side}_attention_heads", 6, *(["num_attention_heads"] if encoder else []))
-    depth = config.integer(f"{side}_layers", 4, *(["num_hidden_layers"] if encoder else []))
+    heads = config.integer(f"{side}_attention_heads", 6, alias="num_attention_heads" if encoder else None)
+    depth = config.integer(f"{side}_layers", 4, alias="num_hidden_layers" if encoder else None)
     parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), dropout=attention_dropout)]
     if not encoder:
         parts.append(CrossAttention(heads, dropout=attention_dropout))
@@ -172,19 +172,23 @@ def _framing(config: HFConfig) -> Framing:
     `forced_decoder_ids`. Without a language, a multilingual model recognizes it.
     """
     generation = config.generation
-    forced = _forced_tokens(config)
-    tasks, languages = generation.get("task_to_id") or {}, _language_ids(config)
-    codes = None
-    if languages:
-        by_id = {token: code for code, token in languages.items()}
-        default = generation.get("language") or next((by_id[token] for token in forced if token in by_id), None)
-        codes = LanguageCodes(languages, source_position="none", target_position="forced_bos", detected=True)
-        codes = codes.with_default(target=str(default)) if default is not None else codes
-    task = generation.get("task") or next((name for name in tasks if tasks[name] in forced), "transcribe")
-    if tasks and task not in tasks:
-        raise config.unsupported("task", task, f"the model knows {', '.join(tasks)}")
-    prompt = [tasks[task]] if tasks else [token for token in forced if token is not None]
-    prompt = [token for token in prompt if token not in languages.values()]
+    forced_ids = _forced_tokens(config)
+    task_ids, language_ids = generation.get("task_to_id") or {}, _language_ids(config)  # name → token id
+    language_codes = None
+    if language_ids:
+        language_of = {token: language for language, token in language_ids.items()}
+        forced_language = next((language_of[token] for token in forced_ids if token in language_of), None)
+        default = generation.get("language") or forced_language
+        language_codes = LanguageCodes(
+            language_ids, source_position="none", target_position="forced_bos", detected=True
+        )
+        if default is not None:
+            language_codes = language_codes.with_default(target=str(default))
+    task = generation.get("task") or next((name for name in task_ids if task_ids[name] in forced_ids), "transcribe")
+    if task_ids and task not in task_ids:
+        raise config.unsupported("task", task, f"the model knows {', '.join(task_ids)}")
+    prompt = [task_ids[task]] if task_ids else [token for token in forced_ids if token is not None]
+    prompt = [token for token in prompt if token not in language_ids.values()]  # `language_codes` adds the language
     no_timestamps = generation.get("no_timestamps_token_id")
     if no_timestamps is not None and no_timestamps not in prompt:
         prompt.append(no_timestamps)
@@ -197,7 +201,7 @@ def _framing(config: HFConfig) -> Framing:
         source_suffix=(),
         forced_bos=tuple(prompt),
         suppressed=tuple(token for token in config.suppressed_tokens() if token >= 0),
-        languages=codes,
+        languages=language_codes,
         suppressed_first=tuple(generation.get("begin_suppress_tokens") or ()),
         forced_is_prompt=True,
     )
@@ -237,7 +241,8 @@ def _language_ids(config: HFConfig) -> dict[str, int]:
 def _feature_settings(config: HFConfig, mel_bins: int, positions: int) -> dict[str, Any]:
     """Return the settings of our section `features`, by preprocessor_config.json or else those of published models.
 
-    Newer versions of transformers store them in processor_config.json, as `feature_extractor`.
+    Newer versions of transformers store them in processor_config.json, as `feature_extractor`. The encoder has half as
+    many `positions` as a recording has frames.
     """
     values: dict[str, Any] = {}
     for name, key in (("preprocessor_config.json", None), ("processor_config.json", "feature_extractor")):

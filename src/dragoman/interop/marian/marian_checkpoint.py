@@ -42,7 +42,8 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     source_file, target_file = vocabularies = _vocabulary_files(folder, model_path, decoding)
     source_ids, target_ids = (read_vocabulary(vocabulary) for vocabulary in vocabularies)
     _check_sizes(options, vocabularies, source_ids, target_ids)
-    source_size, bos = options.vocabulary_sizes()  # BOS has the row after those of the target tokens
+    source_size, target_size = options.vocabulary_sizes()
+    bos = target_size  # Marian has none: we add the row after those of the target tokens
     eos, unk = target_ids[MARIAN_EOS], target_ids[MARIAN_UNK]
     framing = Framing(
         pad=bos,
@@ -63,12 +64,13 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
         framing = replace(framing, languages=languages)
     conversion = convert_marian(options, framing, set(weights))
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
-    sizes = {name: int(value) for name, value in options.values.items() if str(value).isdecimal()}  # for messages
+    # options that are numbers: an error names those that contradict the shape of a weight
+    number_options = {name: int(value) for name, value in options.values.items() if str(value).isdecimal()}
     checkpoint = ConvertedCheckpoint(
         "Marian transformer",
         system=conversion.system,
         spec=conversion.spec,
-        weights=conversion.convert(weights, shapes, sizes),
+        weights=conversion.convert(weights, shapes, number_options),
         framing=framing,
         generation=_generation(decoding, eos),
     )
@@ -94,7 +96,10 @@ def _model_options(file: NpzFile) -> MarianOptions:
 
 
 def _decoder_options(path: Path, folder: Path) -> MarianOptions:
-    """Return the options in Marian's decoder.yml; empty options if the file does not exist."""
+    """Return the options of Marian's decoder for a model at `path`, in `folder`: those of the first file that exists.
+
+    It is decoder.yml or, after the name of the model, .decoder.yml or .yml; without one there are no options.
+    """
     candidates = [folder / DECODER_CONFIG]
     if path.is_file():
         candidates = [path.with_name(f"{path.name}.decoder.yml"), *candidates, path.with_name(f"{path.name}.yml")]
@@ -107,15 +112,15 @@ def _decoder_options(path: Path, folder: Path) -> MarianOptions:
 
 
 def _model_file(folder: Path, decoding: MarianOptions) -> Path:
-    """Return the model in a folder: the one that decoder.yml names, or the only .npz file."""
-    named = decoding.values.get("models")
-    named = named if isinstance(named, list) else [named] if named else []
-    if len(named) == 1:
-        path = folder / Path(str(named[0])).name
+    """Return the model in a folder: the one that decoder.yml names (options `decoding`), or the only .npz file."""
+    models_option = decoding.values.get("models") or []  # a name or a list of names
+    names = models_option if isinstance(models_option, list) else [models_option]
+    if len(names) == 1:
+        path = folder / Path(str(names[0])).name  # its directories are those of the training
         if path.is_file():
             return path
         raise UserError(
-            f"{decoding.origin} names the model {named[0]}, but {folder} has no file {path.name}: get it, or correct "
+            f"{decoding.origin} names the model {names[0]}, but {folder} has no file {path.name}: get it, or correct "
             "the name"
         )
     models = sorted(folder.glob("*.npz"))
@@ -125,11 +130,14 @@ def _model_file(folder: Path, decoding: MarianOptions) -> Path:
 
 
 def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -> tuple[Path, Path]:
-    """Return the vocabularies of source and target, which the decoder's options name, or files with a usual name."""
-    named = decoding.values.get("vocabs")
-    if isinstance(named, list) and len(named) == 2:
-        paths = [folder / Path(str(name)).name for name in named]  # the directories are those of the training
-        for name, path in zip(named, paths):
+    """Return the vocabularies of source and target: those that the decoder's options name, or files with a usual name.
+
+    Without names, the files of the first pattern in VOCABULARY_PATTERNS that has any are taken.
+    """
+    names = decoding.values.get("vocabs")
+    if isinstance(names, list) and len(names) == 2:
+        paths = [folder / Path(str(name)).name for name in names]  # the directories are those of the training
+        for name, path in zip(names, paths):
             if not path.is_file():
                 raise UserError(
                     f"{decoding.origin} names the vocabulary {name}, but {folder} has no file {path.name}: get it, or "
@@ -172,7 +180,7 @@ def _check_sizes(
 
 
 def _generation(decoding: MarianOptions, eos: int) -> dict[str, Any]:
-    """Return the settings of the search, under transformers' names, from the options of Marian's decoder.
+    """Return the settings of the search, under transformers' names, from `decoding`, the options of Marian's decoder.
 
     A target that reaches the maximum length ends with the token id `eos`.
     """

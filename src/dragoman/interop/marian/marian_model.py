@@ -97,13 +97,15 @@ def _stack(options: MarianOptions, encoder: bool) -> Stack:
 
 
 def _is_pre_norm(options: MarianOptions) -> bool:
-    """Whether norms are in the residual branches, not after the additions; anything else is a UserError.
+    """Whether norms are before the layers (pre-norm), not after the additions (post-norm); else a UserError.
 
     The options name operations by letters: d dropout, a addition of the input, n norm.
     """
     before = options.operations("transformer-preprocess", "", supported="dn")
     after = options.operations("transformer-postprocess", "dan", supported="dan")
-    if "a" not in after or ("n" in before) == ("n" in after) or after.find("n") in range(after.find("a")):
+    has_one_norm = ("n" in before) != ("n" in after)
+    is_norm_before_addition = "n" in after and after.find("n") < after.find("a")
+    if "a" not in after or not has_one_norm or is_norm_before_addition:
         raise options.unsupported(
             "transformer-postprocess",
             f"{after!r} and transformer-preprocess {before!r}",
@@ -146,15 +148,15 @@ STACK_WEIGHTS = {
 
 
 def _names_of_weights(options: MarianOptions) -> tuple[dict[str, str], dict[str, WeightTransform]]:
-    """Return the stored name of every weight of the stacks, by our names, and how they are transformed.
+    """Return our name of every weight of the stacks → its stored name, and our name → how the weight is transformed.
 
-    Matrices are stored transposed, vectors as matrices of one row.
+    In a name, `*` is the number of the layer. Matrices are stored transposed, vectors as matrices of one row.
     """
     norm_ending = "_pre" if _is_pre_norm(options) else ""
     modules: dict[str, str] = {}
     for side, parts in STACK_WEIGHTS.items():
-        for number, weights in enumerate(parts):
-            for ours, theirs in weights.items():
+        for number, weights in enumerate(parts):  # the parts of a layer
+            for ours, theirs in weights.items():  # ~ is where the names of norms differ
                 modules[f"{side}.layers.*.{number}.{ours}"] = f"{side}_l*_{theirs.replace('~', norm_ending)}"
         for ours, theirs in (("weight", "scale"), ("bias", "bias")):
             modules[f"{side}.input_norm.{ours}"] = f"{side}_emb_ln_{theirs}_pre"
@@ -168,12 +170,12 @@ def _names_of_weights(options: MarianOptions) -> tuple[dict[str, str], dict[str,
 
 
 def _flatten(weight: Tensor, layer: int) -> Tensor:
-    """Join vectors that are stored as rows of a matrix, in the same way in every `layer`."""
+    """Make one vector of the rows of a matrix, since vectors are stored as rows; the same in every `layer`."""
     return weight.flatten()
 
 
 def _transpose_blocks(count: int) -> WeightTransform:
-    """Return a transform that transposes each of `count` matrices of the same shape, which lie below each other."""
+    """Return a transform that transposes each of `count` matrices of one shape, which are concatenated along rows."""
     return lambda weight, layer: weight.unflatten(0, (count, -1)).transpose(1, 2).flatten(0, 1)
 
 

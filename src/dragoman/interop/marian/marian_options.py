@@ -66,9 +66,10 @@ class MarianOptions:
             value = str(self.values.get(name, supported[0]))
             if value not in supported:
                 raise self.unsupported(name, value, f"only {' or '.join(text or repr('') for text in supported)} is")
-        for name, value in self.values.items():
-            short = name.removeprefix("transformer-")
-            if short != name and name not in SUPPORTED_VALUES and short not in KNOWN_OPTIONS and value != "false":
+        for name, value in self.values.items():  # only the options of a Transformer can change what it computes
+            if not name.startswith("transformer-") or name in SUPPORTED_VALUES or value == "false":
+                continue
+            if name.removeprefix("transformer-") not in KNOWN_OPTIONS:
                 raise self.unsupported(name, value, "it is unknown, and may change what the model computes")
 
     def unsupported(self, name: str, value: Any, hint: str) -> UserError:
@@ -76,7 +77,7 @@ class MarianOptions:
         return UserError(f"{self.origin} has the option {name} {value}, which is not supported: {hint}")
 
     def text(self, name: str, default: str) -> str:
-        """Return an option as text."""
+        """Return an option as text; a list or dictionary is a UserError."""
         value = self.values.get(name, default)
         if not isinstance(value, str):
             raise UserError(

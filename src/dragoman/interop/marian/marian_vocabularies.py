@@ -29,7 +29,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
             raise UserError(f"{path} is damaged: expected an id (a number) for every token; get the file again")
         ids = {token: int(value) for token, value in numbers.items()}
     else:
-        lines = TokenizerFiles(path.parent, {}).text(path.name).removesuffix("\n").split("\n")
+        files = TokenizerFiles(path.parent, config={})  # its method `text` checks size and encoding
+        lines = files.text(path.name).removesuffix("\n").split("\n")
         ids = {token: index for index, token in enumerate(lines)}
     for token in (MARIAN_EOS, MARIAN_UNK):
         if token not in ids:
@@ -41,22 +42,22 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
-def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, spm: Path | None) -> ImportedTokenizer:
+def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, sentencepiece: Path | None) -> ImportedTokenizer:
     """Return the tokenizer of one language.
 
     Args:
         path: the vocabulary file.
         ids: its tokens with their ids.
         bos: id of the token that the decoder starts with, which is also padding; it follows those of the vocabulary.
-        spm: a SentencePiece model that segments the text. Without one, tokens are separated by spaces.
+        sentencepiece: file of the SentencePiece model that segments the text, which may be the vocabulary itself.
+            Without one, tokens are separated by spaces.
     """
     names = {index: token for token, index in ids.items()} | {bos: ADDED_PAD}
     codes = {code: index for code, index in ids.items() if code.startswith(">>") and code.endswith("<<")}
     files = TokenizerFiles(path.parent, {"decoder_start_token_id": bos}, only=path.name)
-    spm = path if path.suffix == ".spm" else spm
-    if spm is not None:
-        model = SentencePieceModel.read(spm)
-        special = model.special_pieces if spm == path else ()
+    if sentencepiece is not None:
+        model = SentencePieceModel.read(sentencepiece)
+        special = model.special_pieces if sentencepiece == path else ()  # those of another file may have no ids
         return combine_sentencepiece(
             files,
             model,

@@ -35,14 +35,16 @@ class NpzFile(TensorFile):
                         raise UserError(f"{path} is compressed: write it again with numpy.savez, not savez_compressed")
                     with archive.open(info) as member:
                         version = np.lib.format.read_magic(member)  # of the .npy format
-                        header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-                            version, np.lib.format.read_array_header_2_0
-                        )
-                        shape, column_major, dtype = header(member)
+                        if version == (1, 0):
+                            shape, column_major, dtype = np.lib.format.read_array_header_1_0(member)
+                        else:
+                            shape, column_major, dtype = np.lib.format.read_array_header_2_0(member)
                         header_bytes = member.tell()
                     if dtype.str not in NPZ_TYPES or (column_major and len(shape) > 1):
-                        kind = f"the data type {dtype}" if dtype.str not in NPZ_TYPES else "columns before rows"
-                        raise UserError(f"the array {name} in {path} has {kind}: write it again as float32, rows first")
+                        problem = f"the data type {dtype}" if dtype.str not in NPZ_TYPES else "columns before rows"
+                        raise UserError(
+                            f"the array {name} in {path} has {problem}: write it again as float32, rows first"
+                        )
                     file.seek(info.header_offset)
                     name_bytes, extra_bytes = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
                     start = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes + header_bytes

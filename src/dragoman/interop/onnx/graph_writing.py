@@ -38,7 +38,7 @@ def write_graph(graph: Graph, folder: Path) -> None:
                 program,
                 input_names=list(graph.inputs),
                 output_names=graph.outputs,
-                dynamic_shapes=_axes_by_argument(graph, graph.axes),  # their names
+                dynamic_shapes=_axes_by_argument(graph, graph.axes),  # names of the dynamic axes
                 custom_translation_table={torch.ops.dragoman.recurrent_layer.default: recurrent_layer},
                 verbose=False,
             )
@@ -52,9 +52,10 @@ def write_graph(graph: Graph, folder: Path) -> None:
 
 
 def _axes_by_argument(graph: Graph, axes: dict[str, Any]) -> dict[str, Any]:
-    """Return the dynamic axes of a graph's inputs, given by input name, as torch.export wants them: by argument.
+    """Return the dynamic axes of a graph's inputs as torch.export wants them: by argument of the module's `forward`.
 
-    The graph's module has named arguments, then `*tensors`: the inputs with a "/" in their names, such as past/….
+    `axes` are given by input name. The first arguments have the names of inputs, then follow `*tensors`: the inputs
+    with a "/" in their names, such as past/….
     """
     by_argument = {name: axes[name] for name in graph.inputs if "/" not in name}
     variadic = tuple(axes[name] for name in graph.inputs if "/" in name)

@@ -46,17 +46,17 @@ class OnnxExporter:
         """Trace the graphs, and write them with tokenizers, settings and an example."""
         from dragoman.interop.onnx.step_graphs import build_graphs
 
-        graphs = build_graphs(run.model, run.framing.bos)
-        from dragoman.interop.onnx.graph_writing import write_graph  # takes seconds
+        graphs = build_graphs(run.model, run.framing.bos)  # raises an error for models that cannot be exported
+        from dragoman.interop.onnx.graph_writing import write_graph  # imported only now, because it takes seconds
 
         for graph in graphs:
             write_graph(graph, folder)
         settings = deployment_settings(run, "ONNX")
         settings["pad"] = run.framing.pad
         settings["graphs"] = {graph.name: graph.describe() for graph in graphs}
-        first = "the prompt" if run.model.is_decoder_only else "the sources"
+        encoder_input = "the prompt" if run.model.is_decoder_only else "the sources"
         files = {
-            "encoder.onnx": f"reads {first}: computes what all decoding steps read, and the first state",
+            "encoder.onnx": f"reads {encoder_input}: computes what all decoding steps read, and the first state",
             "decoder.onnx": "a decoding step: a token, memory and state → logits of the next token, and the new state",
         }
         if not run.model.can_generate:
@@ -136,7 +136,8 @@ class GraphSessions:
         """Open the graphs of an export; `threads` 0 is the default number of threads of ONNX Runtime."""
         self.encoder = open_session(folder / "encoder.onnx", threads)
         self.decoder = open_session(folder / "decoder.onnx", threads)
-        self.states = [output.name.replace("present/", "past/") for output in self.decoder.get_outputs()[1:]]
+        # inputs of the decoder that get its outputs of the previous step; the first output are the logits
+        self.state_names = [output.name.replace("present/", "past/") for output in self.decoder.get_outputs()[1:]]
 
     def start(self, run: Run, source_ids: list[Any]) -> Arrays:
         """Encode sources, and return the inputs of the first decoding step by name, all but its tokens.
@@ -156,7 +157,7 @@ class GraphSessions:
         Return the logits of the next tokens, B V, and the inputs of the next step, all but its tokens.
         """
         logits, *states = self.decoder.run(None, feeds | {"tokens": tokens})
-        return logits, feeds | dict(zip(self.states, states)) | {"positions": feeds["positions"] + 1}
+        return logits, feeds | dict(zip(self.state_names, states)) | {"positions": feeds["positions"] + 1}
 
     def forced_logits(self, run: Run, samples: ExportSamples) -> list[NDArray[Any]]:
         """Return teacher-forced logits of each sample, T V, from one decoding step for each token of its target.
@@ -165,22 +166,25 @@ class GraphSessions:
         """
         targets, lengths = run.pad_batch(samples.target_ids)  # B T, B
         feeds, logits_by_step = self.start(run, list(samples.source_ids)), []
-        for tokens in targets.cpu().numpy().T:
+        for tokens in targets.cpu().numpy().T:  # of each step, B
             logits, feeds = self.step(feeds, tokens)
             logits_by_step.append(logits)
         by_sample = np.stack(logits_by_step, 1)  # B T V
         return [logits[:length] for logits, length in zip(by_sample, lengths.tolist(), strict=True)]
 
     def greedy(self, run: Run, source_ids: list[Any], max_length: int) -> list[list[int]]:
-        """Return the token ids that greedy search finds for each source, with EOS if it was generated."""
-        framing, prefix = run.framing, run.framing.forced_bos
+        """Return the token ids that greedy search finds for each source, with EOS if it was generated.
+
+        The first tokens are those that are forced, such as a language code.
+        """
+        framing, forced_tokens = run.framing, run.framing.forced_bos
         feeds, rows = self.start(run, source_ids), len(source_ids)
         tokens, generated, finished = np.full(rows, framing.bos), [], np.zeros(rows, bool)
         suppressed = [token for token in framing.suppressed if token < run.model.vocab_size]
         for step in range(max_length):
             logits, feeds = self.step(feeds, tokens)
             logits[:, suppressed] = -np.inf
-            tokens = np.full(rows, prefix[step]) if step < len(prefix) else logits.argmax(-1)
+            tokens = np.full(rows, forced_tokens[step]) if step < len(forced_tokens) else logits.argmax(-1)
             generated.append(tokens)
             finished |= tokens == framing.eos
             if finished.all():

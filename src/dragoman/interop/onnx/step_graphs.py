@@ -65,7 +65,7 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
     if not model.can_generate:
         return [_labelling_graph(model)]
     first, longer = _example_start(model, bos), _example_start(model, bos, cache_length=OTHER_CACHE_LENGTH)
-    start, long_start = _named_tensors(first), _named_tensors(longer)
+    start, long_start = _named_tensors(first), _named_tensors(longer)  # name → tensor
     other_batch = _named_tensors(_example_start(model, bos, batch=OTHER_BATCH))
     other_length = _named_tensors(_example_start(model, bos, length=OTHER_LENGTH))
     axes = {
@@ -75,10 +75,10 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
         for name, tensor in start.items()
     }
     growing = _growing_axes(start, long_start, axes, positions=longer.max_length - first.max_length)
-    always_read = ("past/", "positions", "memory/mask")  # other tensors are left out if no decoding step reads them
-    kept = [name for name in start if name.startswith(always_read) or _is_read(model, first.state, start, name)]
-    tensors = [name for name in kept if name != "positions"]
-    states = [name for name in tensors if name.startswith("past/")]
+    always_kept = ("past/", "positions", "memory/mask")  # other tensors are left out if no decoding step reads them
+    kept = [name for name in start if name.startswith(always_kept) or _is_read(model, first.state, start, name)]
+    step_inputs = [name for name in kept if name != "positions"]
+    past = [name for name in step_inputs if name.startswith("past/")]
     source, lengths = _example_source(model, BATCH, LENGTH)
     encoder = Graph(
         "encoder",
@@ -89,16 +89,16 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
         output_axes={name: axes[name] for name in kept},
     )
     tokens = torch.full((BATCH,), bos, device=source.device)
-    present = [name.replace("past/", "present/", 1) for name in states]
+    present = [name.replace("past/", "present/", 1) for name in past]
     decoder = Graph(
         "decoder",
-        _StepModule(model, first.state, tensors, growing),
+        _StepModule(model, first.state, step_inputs, growing),
         inputs={"tokens": tokens, "positions": torch.full_like(tokens, CACHE_LENGTH)}
-        | {name: start[name] for name in tensors},
-        axes={"tokens": {0: "batch"}, "positions": {0: "batch"}} | {name: axes[name] for name in tensors},
+        | {name: start[name] for name in step_inputs},
+        axes={"tokens": {0: "batch"}, "positions": {0: "batch"}} | {name: axes[name] for name in step_inputs},
         outputs=["logits", *present],
         output_axes={"logits": {0: "batch"}}
-        | {new: _after_step(axes[old]) for new, old in zip(present, states, strict=True)},
+        | {new: _after_step(axes[old]) for new, old in zip(present, past, strict=True)},
     )
     return [encoder, decoder]
 
@@ -140,9 +140,10 @@ class _StepModule(nn.Module):
         past |= {name: _with_one_more_position(named[name], axis) for name, axis in self.growing.items()}
         state = _nest_like(self.example_state, "past/", past)
         memory = _memory(named) if "memory/mask" in named else None
-        logits, new = self.model.decode(tokens[:, None], Context(SequenceLayout.continuation(positions), memory), state)
-        assert new is not None
-        flat = dict(_flatten("past/", new))
+        context = Context(SequenceLayout.continuation(positions), memory)
+        logits, new_state = self.model.decode(tokens[:, None], context, state)
+        assert new_state is not None
+        flat = dict(_flatten("past/", new_state))
         return logits[:, -1], *(flat[name] for name in self.names if name.startswith("past/"))
 
 
@@ -262,7 +263,7 @@ def _with_one_more_position(cache: Tensor, axis: int) -> Tensor:
 
 
 def _dynamic_axes(tensor: Tensor, other: Tensor, name: str) -> Axes:
-    """Return the axes whose sizes differ between two examples of a tensor, each with the name of its size."""
+    """Return the axes whose sizes differ between two examples of a tensor, and for each the `name` of its size."""
     return {axis: name for axis, (size, other_size) in enumerate(zip(tensor.shape, other.shape)) if size != other_size}
 
 
@@ -274,7 +275,12 @@ def _growing_axes(
     `start` are the tensors of a search by name, `longer` those of a search with `positions` more target positions,
     `axes` the names of the dynamic axes of each tensor; that of a cache is "cache_length".
     """
-    growing = {name: axis for name, named in axes.items() for axis, size in named.items() if size == "cache_length"}
+    growing = {
+        name: axis
+        for name, size_names in axes.items()
+        for axis, size_name in size_names.items()
+        if size_name == "cache_length"
+    }
     for name, axis in growing.items():
         if longer[name].shape[axis] != start[name].shape[axis] + positions:
             layer = name.split("/")[1]
@@ -292,14 +298,14 @@ def _is_read(model: Model, state: State, start: dict[str, Tensor], name: str) ->
     The tensor is filled with NaN, or with 0 if it holds integers. The first step may read other tensors than those
     that follow, so that two are tried.
     """
-    names = [other for other in start if other != "positions"]
-    step = _StepModule(model, state, names, growing={})
+    step_inputs = [input_name for input_name in start if input_name != "positions"]
+    step = _StepModule(model, state, step_inputs, growing={})
     changed = start | {name: torch.full_like(start[name], torch.nan if start[name].is_floating_point() else 0)}
     for position in (0, 1):
         positions = torch.full_like(start["positions"], position)
         tokens = torch.zeros_like(positions)
-        outputs = step(tokens, positions, *(start[other] for other in names))
-        changed_outputs = step(tokens, positions, *(changed[other] for other in names))
+        outputs = step(tokens, positions, *(start[input_name] for input_name in step_inputs))
+        changed_outputs = step(tokens, positions, *(changed[input_name] for input_name in step_inputs))
         if not all(map(torch.equal, outputs, changed_outputs)):
             return True
     return False
