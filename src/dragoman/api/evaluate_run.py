@@ -154,7 +154,7 @@ class _Evaluator:
         selection_metric = evaluation.metric_name(self.run.config.training.selection_metric)
         # the accuracy of a validation is that of predicted reference tokens, so it is no metric of translations
         if selection_metric in evaluation.TEXT_METRICS and selection_metric != "accuracy":
-            metrics = evaluation.metrics_around(selection_metric, choice)
+            metrics = evaluation.metrics_around(selection_metric, choice)  # it and others for the same kind of task
             reason = f"{selection_metric} selected the checkpoint; {reason}"
         self.log(f"metrics: {', '.join(metrics)} ({reason}; others: --metrics)")
         return metrics

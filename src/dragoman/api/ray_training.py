@@ -32,25 +32,28 @@ MAX_RESTARTS = 3
 NEVER = 1e9  # seconds between two looks for machines to add: they are used after the next restart
 
 
-class Channel:
-    """An actor beside the driver: takes what the first process displays, and tells it to stop."""
+class DriverChannel:
+    """A Ray actor between the first training process and the driver, which displays what the process sends.
+
+    In the other direction, the driver tells the process to stop.
+    """
 
     def __init__(self) -> None:
-        """Start without calls."""
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        """Start with nothing to display."""
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []  # (method of the driver's display, arguments)
         self.stopping = False
 
-    def send(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Add a call of a method of the display."""
-        self.calls.append((name, arguments))
+    def send(self, method: str, arguments: tuple[Any, ...]) -> None:
+        """Store a call of a method of the driver's display, until the driver fetches it (`take`)."""
+        self.calls.append((method, arguments))
 
     def take(self) -> list[tuple[str, tuple[Any, ...]]]:
-        """Return the calls since the last time."""
+        """Return the calls (method, arguments) that were sent since the last `take`, and forget them."""
         calls, self.calls = self.calls, []
         return calls
 
     def stop(self) -> None:
-        """Let the training stop after its present step."""
+        """Let the training stop after its present step: its first process asks `is_stopping`."""
         self.stopping = True
 
     def is_stopping(self) -> bool:
@@ -62,7 +65,7 @@ class RemoteDisplay(Display):
     """The display of the first process: sends everything to the driver through a channel."""
 
     def __init__(self, channel: Any) -> None:
-        """Use an actor of Channel."""
+        """Send to the driver through `channel`, a Ray actor of DriverChannel."""
         super().__init__()
         self.channel = channel
 
@@ -72,11 +75,11 @@ class RemoteDisplay(Display):
         self._send("start", fraction, total_steps)
 
     def message(self, text: str) -> None:
-        """Send a message."""
+        """Send a message to the driver, which displays it."""
         self._send("message", text)
 
     def log(self, text: str) -> None:
-        """Send a message of the time before training."""
+        """Send a message of the preparation, before the training starts, to the driver."""
         self._send("log", text)
 
     def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
@@ -87,9 +90,9 @@ class RemoteDisplay(Display):
         """Send the result of a validation at `step`; `best`: it is the best so far."""
         self._send("log_validation", step, result, best)
 
-    def _send(self, name: str, *arguments: Any) -> None:
-        """Send a call, without waiting for it."""
-        self.channel.send.remote(name, arguments)
+    def _send(self, method: str, *arguments: Any) -> None:
+        """Let the driver call a method of its display with these arguments; do not wait for it."""
+        self.channel.send.remote(method, arguments)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class TrainingWorker:
 
     Attributes:
         task: the training; a run that exists already is continued, since the processes may have been started again.
-        channel: actor of Channel.
+        channel: actor of DriverChannel.
         working_folder: of the driver, to which relative paths refer.
         version: of the driver's program.
     """
@@ -116,7 +119,7 @@ class TrainingWorker:
         stopping = threading.Event()
         try:
             check_version(self.version)
-            if os.environ.get("RANK", "0") == "0":  # the trainer tells the others
+            if os.environ.get("RANK", "0") == "0":  # the trainer passes the stop on to the other processes
                 threading.Thread(target=self._watch, args=(stopping,), daemon=True).start()
             outcome = self.task.run(display, display.log, stopping.is_set)
         except LostProcessError:
@@ -128,7 +131,7 @@ class TrainingWorker:
         return outcome
 
     def _watch(self, stopping: threading.Event) -> None:
-        """Set an event when the driver tells the training to stop."""
+        """Ask the driver again and again whether the training should stop, and then set the event `stopping`."""
         import ray
 
         with suppress(ray.exceptions.RayError):
@@ -175,8 +178,8 @@ class RayTraining:
         device = task.config.training.device if task.config else task.changes.get("training.device", "auto")
         num_gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         num_workers = self.num_workers or num_gpus or max(1, int(resources.get("CPU", 1) // self.cpus_per_worker))
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        channel = ray.remote(num_cpus=0)(Channel).options(scheduling_strategy=here).remote()
+        on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        channel = ray.remote(num_cpus=0)(DriverChannel).options(scheduling_strategy=on_this_node).remote()
         worker = TrainingWorker(
             replace(task, folder=folder, resume_if_exists=True, num_processes=num_workers), channel, str(Path.cwd())
         )
@@ -187,7 +190,7 @@ class RayTraining:
                     "cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout_s=int(TIMEOUT.total_seconds())
                 ),
                 scaling_config=ray_train.ScalingConfig(
-                    num_workers=(1, num_workers),
+                    num_workers=(1, num_workers),  # fewer if machines are lost
                     use_gpu=num_gpus > 0,
                     resources_per_worker={"CPU": self.cpus_per_worker, **({"GPU": 1} if num_gpus else {})},
                     elastic_resize_monitor_interval_s=NEVER,
@@ -208,7 +211,10 @@ class RayTraining:
 
 
 def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> TrainingOutcome | str | None:
-    """Train in a thread, and show on the display what comes through the channel; return what the first process does."""
+    """Run `fit` of Ray Train in a thread, and show on the display what the first process sends through the channel.
+
+    Returns what the first process returns: the outcome of the training, or the message of a UserError.
+    """
     import ray
     from ray.train import TrainingFailedError
 
@@ -233,20 +239,20 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
             ray.shutdown()  # ends the thread
             raise
         finally:
-            display.__exit__(None, None, None)
+            display.__exit__(None, None, None)  # entered by `_show` when the training starts
     outcome: TrainingOutcome | str | None = result.return_value
     return outcome
 
 
 def _show(calls: list[tuple[str, tuple[Any, ...]]], display: Display, log: Log) -> None:
-    """Show what the first process has sent."""
-    for name, arguments in calls:
-        if name == "log":
+    """Show what the first process has sent: calls (method of the display, arguments)."""
+    for method, arguments in calls:
+        if method == "log":
             log(*arguments)
             continue
-        if name == "start":
+        if method == "start":
             display.__enter__()
-        getattr(display, name)(*arguments)
+        getattr(display, method)(*arguments)
 
 
 def training_executor(place: str, num_workers: int | None = None, **options: Any) -> RayTraining | None:

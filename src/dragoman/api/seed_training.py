@@ -158,17 +158,17 @@ def _prepare_seeds(
     """
     cache, first = PreparationCache(), config.training.seed
     names = [f"seed{seed}" for seed in range(first, first + num_seeds)]
-    prepared: PreparedRun | None = None
+    prepared: PreparedRun | None = None  # the first run that is prepared here
     for seed, name in enumerate(names, first):
         if is_run_folder(folder / name):
             continue
         seed_config = configuration.replace_settings(config, {"training.seed": seed})
         if prepared is not None:
-            prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache, open_parent)
+            prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache, open_parent)  # not logged
             continue
         prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache, open_parent)
         log_preparation(prepared, choices=(), log=log)
-        if config.training.auto_batch_size:
+        if config.training.auto_batch_size:  # measured once, for all seeds
             batch_tokens = prepared.config.training.batch_tokens
             measured = {"training.auto_batch_size": False, "training.batch_tokens": batch_tokens}
             config = configuration.replace_settings(config, measured)

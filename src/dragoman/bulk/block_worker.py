@@ -94,14 +94,14 @@ class BlockWorker:
     version: str = __version__
 
     @cached_property
-    def _process(self) -> ProcessRows:
-        """The function that processes rows; the run is opened once per process."""
+    def _process_function(self) -> ProcessRows:
+        """The function that processes rows with the run, which is opened once per process."""
         check_version(self.version)
         return self.open_process()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the opened run out when the worker is sent to another process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_process"}
+        return {name: value for name, value in self.__dict__.items() if name != "_process_function"}
 
     def __call__(self, task: BlockTask) -> list[BlockResult]:
         """Process a task: one block, or all blocks of a compressed file; each is written as soon as it is complete."""
@@ -109,36 +109,37 @@ class BlockWorker:
             return list(self._process_file(task.file))
         source = self.inputs[task.file]
         is_last = task.block + 1 == source.num_blocks
-        return [self._write(task.file, task.block, source.read_block(task.block), is_last)]
+        return [self._process_block(task.file, task.block, source.read_block(task.block), is_last)]
 
     def _process_file(self, file: int) -> Iterator[BlockResult]:
         """Process all blocks of a compressed file that are not complete yet.
 
         A block is written when the next one has been read: only then is it known not to be the last.
         """
-        previous: Any = None
-        block = -1
+        previous_rows: Any = None
+        last_block = -1
         for block, rows in enumerate(self.inputs[file].read_blocks()):
-            if previous is not None and block_name(file, block - 1) not in self.finished:
-                yield self._write(file, block - 1, previous, is_last=False)
-            previous = rows
-        if block_name(file, max(block, 0)) not in self.finished:
-            yield self._write(file, max(block, 0), previous or [], is_last=True)
+            if previous_rows is not None and block_name(file, block - 1) not in self.finished:
+                yield self._process_block(file, block - 1, previous_rows, is_last=False)
+            previous_rows, last_block = rows, block
+        last_block = max(last_block, 0)  # an empty file has one block without rows
+        if block_name(file, last_block) not in self.finished:
+            yield self._process_block(file, last_block, previous_rows or [], is_last=True)
 
-    def _write(self, file: int, block: int, rows: Any, is_last: bool) -> BlockResult:
-        """Process the rows of block `block` of the input file `file`, and return its result.
+    def _process_block(self, file: int, block: int, rows: Any, is_last: bool) -> BlockResult:
+        """Process the rows of block `block` of the input file `file`, write its output, and return its result.
 
-        The output of the block is written first, then the result, which marks the block as complete.
+        The output is written first, then the result (as JSON), which marks the block as complete.
         """
         start = time.perf_counter()
         row_format = self.formats[file]
-        first_index = (file << FILE_INDEX_BITS) + self.inputs[file].first_index(block)
+        first_index = (file << FILE_INDEX_BITS) + self.inputs[file].first_index(block)  # differs between all blocks
         parsed = row_format.parse(rows)
         valid = [row.texts for row in parsed if not row.error]
-        results = iter(self._results(valid, first_index))
-        outcomes = [row.error or next(results) for row in parsed]
+        results = iter(self._process_rows(valid, first_index))
+        outcomes = [row.error or next(results) for row in parsed]  # a result, or an error message
         content = row_format.encode(rows, parsed, outcomes)
-        errors = [
+        errors = [  # (line in the block, message, beginning of the line)
             (number, outcome, row_format.excerpt(rows, number) if row.error else "\t".join(row.texts)[:MAX_EXCERPT])
             for number, (row, outcome) in enumerate(zip(parsed, outcomes))
             if isinstance(outcome, str)
@@ -160,17 +161,17 @@ class BlockWorker:
         folder.write(f"{BLOCK_FOLDER}/{result.name}.json", json.dumps(asdict(result), ensure_ascii=False).encode())
         return result
 
-    def _results(self, rows: Rows, first_index: int) -> list[Outcome]:
+    def _process_rows(self, rows: Rows, first_index: int) -> list[Outcome]:
         """Process rows together; if that fails, one by one. A row that fails has an error message as its result.
 
         `first_index` is the index of the first row, which seeds sampling.
         """
         if not rows:
             return []
-        process = self._process  # an error of opening the run concerns all rows
+        process = self._process_function  # outside `try`: an error of opening the run concerns all rows
         try:
             return [*process(rows, first_index)]
         except UserError as error:
             if len(rows) == 1:
                 return [str(error)]
-        return [result for number, row in enumerate(rows) for result in self._results([row], first_index + number)]
+        return [result for number, row in enumerate(rows) for result in self._process_rows([row], first_index + number)]

@@ -46,7 +46,7 @@ class BulkInput:
     def describe(cls, location: str, name: str, block_bytes: int) -> BulkInput:
         """Describe the file at `location`, whose output gets `name`; a UserError if it cannot be opened."""
         size = file_size(location)
-        num_blocks = None if is_compressed(location) else -(-size // block_bytes)
+        num_blocks = None if is_compressed(location) else -(-size // block_bytes)  # rounded up
         return cls(location, name, size, num_blocks, block_bytes)
 
     def first_index(self, block: int) -> int:
@@ -61,18 +61,18 @@ class BulkInput:
         return float(min(self.block_bytes, self.size - block * self.block_bytes))
 
     def read_block(self, block: int) -> Sequence[Any]:
-        """Read the lines of a block of a plain file."""
+        """Return the lines of a block of a plain file: those that begin in its bytes; the last may end after them."""
         begin, end = block * self.block_bytes, (block + 1) * self.block_bytes
         with open_binary(self.location) as stream:
             position = 0
             if begin:
-                stream.seek(begin - 1)
-                _, num_bytes = _read_line(stream)  # the rest of the line that began before
+                stream.seek(begin - 1)  # a newline if a line begins at `begin`
+                _, num_bytes = _read_line(stream)  # the rest of the line that began before the block
                 position = begin - 1 + num_bytes
             lines: list[Line] = []
             while position < end:
                 line, num_bytes = _read_line(stream)
-                if not num_bytes:
+                if not num_bytes:  # the end of the file
                     break
                 lines.append(line)
                 position += num_bytes
@@ -82,9 +82,9 @@ class BulkInput:
         """Yield the lines of each block of a file, which may be compressed, from its beginning."""
         with open_stream(self.location) as stream:
             lines: list[Line] = []
-            position, end = 0, self.block_bytes
+            position, end = 0, self.block_bytes  # bytes: of the next line, and of the end of the block
             while True:
-                while position >= end:  # a block without lines follows a long line
+                while position >= end:  # several times after a line over several blocks: the others have no lines
                     yield lines
                     lines, end = [], end + self.block_bytes
                 line, num_bytes = _read_line(stream)

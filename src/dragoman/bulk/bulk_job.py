@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.bulk.block_worker import BLOCK_FOLDER, BlockResult, BlockWorker, ProcessRows
-from dragoman.bulk.blocks import BlockTask, BulkInput
+from dragoman.bulk.blocks import BlockTask
 from dragoman.bulk.file_storage import StorageFolder, find_files, is_url
 from dragoman.bulk.input_formats import describe_input, find_format
 from dragoman.data.compression import without_compression_suffix
@@ -108,12 +107,20 @@ class BulkJob:
         names = _output_names(locations)
         columns, results = columns or {"source": None}, results or {"translation": str}
         formats = [find_format(location, format, columns, results) for location in locations]
-        self.inputs = [describe_input(*file) for file in zip(locations, names, repeat(block_bytes), formats)]
+        self.inputs = [
+            describe_input(location, name, block_bytes, row_format)
+            for location, name, row_format in zip(locations, names, formats)
+        ]
         self.folder = StorageFolder(output)
         self.worker = BlockWorker(self.inputs, formats, output, open_process)
-        files = [{"input": source.location, "output": source.name, "size": source.size} for source in self.inputs]
-        described = {"block_bytes": block_bytes, "columns": columns, "results": list(results)}
-        self.description = {"version": JOB_VERSION, **described, **fingerprint, "files": files}
+        self.description = {  # stored with the job, and compared when it is resumed
+            "version": JOB_VERSION,
+            "block_bytes": block_bytes,
+            "columns": columns,
+            "results": list(results),
+            **fingerprint,
+            "files": [{"input": source.location, "output": source.name, "size": source.size} for source in self.inputs],
+        }
 
     def run(self, executor: Executor, *, resume: bool = False, overwrite: bool = False) -> Iterator[JobProgress]:
         """Process all blocks that are missing, and yield the progress after each; the first value is the start.
@@ -124,7 +131,7 @@ class BulkJob:
             overwrite: remove the job in the output folder and start again.
         """
         with ExitStack() as locks:
-            self._start(resume, overwrite, locks)
+            self._open_folder(resume, overwrite, locks)
             progress = JobProgress(len(self.inputs), sum(source.size for source in self.inputs))
             if self.folder.exists(MANIFEST_NAME):
                 self._remove_blocks()
@@ -132,31 +139,31 @@ class BulkJob:
                 return
             results = self._finished_blocks()
             for result in (result for blocks in results.values() for result in blocks.values()):
-                progress = progress.after(result, self._bytes_of(result), is_new=False)
-            joined = {index for index, source in enumerate(self.inputs) if self._is_joined(source, results, index)}
+                progress = progress.after(result, self._input_bytes(result), is_new=False)
+            joined = {file for file in range(len(self.inputs)) if self._is_joined(file, results)}  # complete outputs
             progress = replace(progress, files=len(joined))
             yield progress
             finished = frozenset(result.name for blocks in results.values() for result in blocks.values())
             worker = replace(self.worker, finished=finished)
             for processed in executor.map(worker, self._missing_tasks(results, joined)):
                 for result in processed:
-                    if result.block in results[result.file]:
+                    if result.block in results[result.file]:  # Ray may repeat a task
                         continue
                     results[result.file][result.block] = result
-                    progress = progress.after(result, self._bytes_of(result))
+                    progress = progress.after(result, self._input_bytes(result))
                     if result.file not in joined and self._is_complete(result.file, results):
                         self._join(result.file, results)
                         joined.add(result.file)
                         progress = replace(progress, files=len(joined))
                     yield progress
-            for index in sorted(set(range(len(self.inputs))) - joined):  # empty, or killed before joining
-                self._join(index, results)
+            for file in sorted(set(range(len(self.inputs))) - joined):  # empty, or killed before joining
+                self._join(file, results)
             self._finish(results)
             yield replace(progress, files=len(self.inputs), done_bytes=progress.total_bytes)
 
     # ---- steps
 
-    def _start(self, resume: bool, overwrite: bool, locks: ExitStack) -> None:
+    def _open_folder(self, resume: bool, overwrite: bool, locks: ExitStack) -> None:
         """Create the output folder, or check that it belongs to this job; lock it against other jobs.
 
         `resume` and `overwrite` say what to do with a job in the folder; without them, it is a UserError. A local
@@ -164,7 +171,7 @@ class BulkJob:
         """
         if any(source.location.startswith(f"{self.folder.location}/") for source in self.inputs):
             raise UserError(f"the output folder {self.folder.location} contains input files: choose another folder")
-        names = set(self.folder.names()) - {LOCK_FILE, BLOCK_FOLDER}
+        names = set(self.folder.names()) - {LOCK_FILE, BLOCK_FOLDER}  # what is in the folder
         if names and overwrite and JOB_FILE in names:
             for name in (*(source.name for source in self.inputs), BLOCK_FOLDER, MANIFEST_NAME, ERROR_FILE, JOB_FILE):
                 self.folder.remove(name)
@@ -215,15 +222,14 @@ class BulkJob:
 
     def _missing_tasks(self, results: FinishedBlocks, joined: set[int]) -> Iterator[BlockTask]:
         """Yield the tasks that are left (blocks of plain files, whole compressed files), except for `joined` files."""
-        for index, source in enumerate(self.inputs):
-            count = source.num_blocks
-            if index in joined or self._is_complete(index, results):
+        for file, source in enumerate(self.inputs):
+            if file in joined or self._is_complete(file, results):
                 continue
-            if count is None:
-                yield BlockTask(index, None)
+            if source.num_blocks is None:
+                yield BlockTask(file, block=None)
             else:
-                blocks = (block for block in range(count) if block not in results[index])
-                yield from (BlockTask(index, block) for block in blocks)
+                missing = (block for block in range(source.num_blocks) if block not in results[file])
+                yield from (BlockTask(file, block) for block in missing)
 
     def _blocks_of(self, file: int, results: FinishedBlocks) -> list[BlockResult]:
         """Return the results of the complete blocks of an input file (by index), in order."""
@@ -231,14 +237,14 @@ class BulkJob:
 
     def _is_complete(self, file: int, results: FinishedBlocks) -> bool:
         """Whether all blocks of an input file are complete; a compressed one is known by its last block."""
-        count, blocks = self.inputs[file].num_blocks, results[file]
-        if count is None:
+        num_blocks, blocks = self.inputs[file].num_blocks, results[file]
+        if num_blocks is None:
             return bool(blocks) and blocks[max(blocks)].is_last and len(blocks) == max(blocks) + 1
-        return len(blocks) == count
+        return len(blocks) == num_blocks
 
-    def _is_joined(self, source: BulkInput, results: FinishedBlocks, index: int) -> bool:
-        """Whether the output file of an input, which has this index, is complete."""
-        return self._is_complete(index, results) and self.folder.exists(source.name)
+    def _is_joined(self, file: int, results: FinishedBlocks) -> bool:
+        """Whether the output file of an input file (by index) has been written from its blocks."""
+        return self._is_complete(file, results) and self.folder.exists(self.inputs[file].name)
 
     def _join(self, file: int, results: FinishedBlocks) -> None:
         """Write the output file of an input file (by index) from its blocks."""
@@ -274,7 +280,7 @@ class BulkJob:
         lines, failed = (sum(file[name] for file in files) for name in ("lines", "failed"))
         return replace(start, files=len(files), done_bytes=start.total_bytes, lines=lines, failed=failed)
 
-    def _bytes_of(self, result: BlockResult) -> float:
+    def _input_bytes(self, result: BlockResult) -> float:
         """Estimate the bytes of the input file that a block took; a compressed file counts with its last block."""
         source = self.inputs[result.file]
         if source.num_blocks is None:
@@ -283,11 +289,14 @@ class BulkJob:
 
 
 def _output_names(locations: list[str]) -> list[str]:
-    """Return names for output files: the paths of the inputs below their common folder, without compression suffix."""
-    folders = [location.rpartition("/")[0] for location in map(_with_slashes, locations)]
+    """Return names for output files: the paths of the inputs below their common folder, without compression suffix.
+
+    Two inputs with one name, or a name that the job itself uses, are a UserError.
+    """
+    paths = [_slash_path(location) for location in locations]
+    folders = [path.rpartition("/")[0] for path in paths]
     common = os.path.commonpath([f"/{folder}" for folder in folders]).lstrip("/") if any(folders) else ""
-    names = [without_compression_suffix(_with_slashes(location).lstrip("/")) for location in locations]
-    names = [name.removeprefix(f"{common.lstrip('/')}/") for name in names]
+    names = [without_compression_suffix(path.lstrip("/")).removeprefix(f"{common}/") for path in paths]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"several input files would be written to {duplicate}: process them in separate jobs")
     reserved = {JOB_FILE, MANIFEST_NAME, ERROR_FILE, BLOCK_FOLDER, LOCK_FILE}
@@ -296,6 +305,6 @@ def _output_names(locations: list[str]) -> list[str]:
     return names
 
 
-def _with_slashes(location: str) -> str:
+def _slash_path(location: str) -> str:
     """Return a location as a path with slashes, without the scheme of a URL, and absolute if it is local."""
     return location.partition("://")[2] if is_url(location) else Path(location).resolve().as_posix()

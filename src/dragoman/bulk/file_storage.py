@@ -24,7 +24,7 @@ def is_url(location: str) -> bool:
     return re.match(r"([a-z0-9]+::)*[a-z][a-z0-9+.-]*://", location) is not None
 
 
-def _remote(location: str) -> tuple[Any, str]:
+def _file_system_and_path(location: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
@@ -44,7 +44,7 @@ def find_files(patterns: list[str]) -> list[str]:
     files: dict[str, None] = {}  # an ordered set
     for pattern in patterns:
         if is_url(pattern):
-            matches = _find_remote_files(pattern)
+            matches = _find_urls(pattern)
         else:
             matches = [name for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]  # noqa: PTH207
         if not matches:
@@ -53,9 +53,9 @@ def find_files(patterns: list[str]) -> list[str]:
     return list(files)
 
 
-def _find_remote_files(pattern: str) -> list[str]:
+def _find_urls(pattern: str) -> list[str]:
     """Return the URLs of the files that a pattern matches."""
-    system, path = _remote(pattern)
+    system, path = _file_system_and_path(pattern)
     system.invalidate_cache()
     try:
         entries = system.glob(path, detail=True) if glob.has_magic(path) else {path: system.info(path)}
@@ -73,7 +73,7 @@ def file_size(location: str) -> int:
     """Return the size of a file in bytes, compressed or not."""
     if not is_url(location):
         return Path(location).stat().st_size
-    system, path = _remote(location)
+    system, path = _file_system_and_path(location)
     return int(system.size(path))
 
 
@@ -84,7 +84,7 @@ def open_binary(location: str) -> Iterator[io.BufferedReader]:
         with open_file(Path(location)) as file:
             yield file
         return
-    system, path = _remote(location)
+    system, path = _file_system_and_path(location)
     try:
         with system.open(path, "rb") as file:
             yield io.BufferedReader(cast(io.RawIOBase, file))
@@ -126,16 +126,16 @@ class StorageFolder:
     def create(self, name: str = "") -> None:
         """Create the folder, or the folder `name` in it; one that exists stays as it is."""
         if self.is_remote:
-            system, path = _remote(self.path(name))
+            system, path = _file_system_and_path(self.path(name))
             system.makedirs(path, exist_ok=True)
             return
         with os_errors_as_user_errors(Path(self.location)):
             Path(self.path(name)).mkdir(parents=True, exist_ok=True)
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the sorted names of what is in it, or in its folder `folder`; empty if that does not exist."""
+        """Return the sorted names of what is in this folder, or in its subfolder `folder`; empty if there is none."""
         if self.is_remote:
-            system, path = _remote(self.path(folder))
+            system, path = _file_system_and_path(self.path(folder))
             system.invalidate_cache()
             return (
                 sorted(name.rpartition("/")[2] for name in system.ls(path, detail=False)) if system.exists(path) else []
@@ -144,9 +144,9 @@ class StorageFolder:
         return sorted(path.name for path in local.iterdir()) if local.is_dir() else []
 
     def exists(self, name: str) -> bool:
-        """Whether it has a file or folder of this name."""
+        """Whether this folder has a file or folder `name`."""
         if self.is_remote:
-            system, path = _remote(self.path(name))
+            system, path = _file_system_and_path(self.path(name))
             return bool(system.exists(path))
         return Path(self.path(name)).exists()
 
@@ -156,16 +156,16 @@ class StorageFolder:
             return file.read()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write or replace a file atomically."""
+        """Write or replace a file of the folder; it appears as a whole or not at all."""
         with self.writing(name) as file:
             file.write(content)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file for writing; it appears when the block ends, and not at all if that raises."""
-        suffix = f".{token_hex(8)}.partial"  # several machines may write the same file
+        """Open a file of the folder for writing; it appears when the `with` block ends, but not if that raises."""
+        suffix = f".{token_hex(8)}.partial"  # random: several machines may write the same file
         if self.is_remote:
-            system, path = _remote(self.path(name))
+            system, path = _file_system_and_path(self.path(name))
             try:
                 with system.open(path + suffix, "wb") as file:
                     yield file
@@ -191,15 +191,15 @@ class StorageFolder:
                 local.unlink(missing_ok=True)
 
     def read_files(self, names: Iterable[str]) -> Iterator[BinaryIO]:
-        """Open files in the folder, one after the other."""
+        """Yield files of the folder, open for reading, one after the other; each is closed before the next."""
         for name in names:
             with open_binary(self.path(name)) as file:
                 yield file
 
     def remove(self, name: str) -> None:
-        """Remove a file or folder, if it exists."""
+        """Remove a file of this folder, or a subfolder with its files, if it exists."""
         if self.is_remote:
-            system, path = _remote(self.path(name))
+            system, path = _file_system_and_path(self.path(name))
             if system.exists(path):
                 system.rm(path, recursive=True)
             return

@@ -33,11 +33,12 @@ def find_format(
     suffix = without_compression_suffix(location).rpartition(".")[2].lower()
     name = format or FORMAT_BY_SUFFIX.get(suffix, "text")
     if name == "parquet":
-        rows = ParquetRows(columns, results, location)
-        rows.check()
-        return rows
+        parquet_rows = ParquetRows(columns, results, location)
+        parquet_rows.check_columns()
+        return parquet_rows
     if name == "jsonl":
         return JsonLines(columns, results)
+    # suffixes of files that are not lines of text, unless the user has named the format
     rejected = () if format else ({*document_suffixes()} - {".txt"}) | OTHER_SUFFIXES
     if name != "text" or f".{suffix}" in rejected:
         raise UserError(
@@ -47,7 +48,7 @@ def find_format(
     return TextLines(columns, results)
 
 
-def describe_input(location: str, name: str, block_bytes: int, rows: TextLines) -> BulkInput:
-    """Describe an input file with its blocks; `name` is that of its output, `rows` the format of its rows."""
-    input_class = ParquetInput if isinstance(rows, ParquetRows) else BulkInput
+def describe_input(location: str, name: str, block_bytes: int, row_format: TextLines) -> BulkInput:
+    """Describe an input file with its blocks of `block_bytes`; `name` is that of its output file."""
+    input_class = ParquetInput if isinstance(row_format, ParquetRows) else BulkInput
     return input_class.describe(location, name, block_bytes)

@@ -41,7 +41,7 @@ class ParquetInput(BulkInput):
         return cls(location, name, file_size(location), len(rows), block_bytes, rows)
 
     def first_index(self, block: int) -> int:
-        """Return the number of the first row of a block, which is a row group."""
+        """Return the index in the file of the first row of a block, which is a row group."""
         return sum(self.group_rows[:block])
 
     def block_size(self, block: int) -> float:
@@ -62,7 +62,7 @@ class ParquetRows(TextLines):
 
     location: str = ""  # of the input file, which has the types of the other columns
 
-    def check(self) -> None:
+    def check_columns(self) -> None:
         """Raise a UserError if the file lacks a column with texts, or has a column with the name of a result."""
         with _open_parquet(self.location) as file:
             names, schema = column_names(file.schema_arrow), file.schema_arrow
@@ -73,10 +73,11 @@ class ParquetRows(TextLines):
                     f"--{role}-column"
                 )
         if taken := [name for name in (*self.results, ERROR_COLUMN) if name in schema.names]:
+            if taken[0] == ERROR_COLUMN:
+                raise UserError(f"{self.location} has a column 'error', to which errors would be written: rename it")
             raise UserError(
-                f"{self.location} has a column {taken[0]!r} already: name that of the result with --result-column"
-                if taken[0] != ERROR_COLUMN
-                else f"{self.location} has a column 'error', to which errors would be written: rename it"
+                f"{self.location} has a column {taken[0]!r} already: name another one for the results with "
+                "--result-column"
             )
 
     def parse(self, rows: Any) -> list[ParsedRow]:
@@ -111,7 +112,7 @@ class ParquetRows(TextLines):
         ]
         new_columns.append([outcome if isinstance(outcome, str) else None for outcome in outcomes])  # errors
         schema = self._output_schema(rows.schema)
-        new_fields = list(schema)[-len(new_columns) :]
+        new_fields = list(schema)[-len(new_columns) :]  # they are the last ones
         arrays = [pyarrow.array(values, field.type) for values, field in zip(new_columns, new_fields)]
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, schema) as writer:
@@ -134,7 +135,7 @@ class ParquetRows(TextLines):
         """Return the Arrow schema of the input with the result columns and the column of errors added to it."""
         import pyarrow
 
-        types = {str: pyarrow.string(), float: pyarrow.float64()}
-        for name, kind in {**self.results, ERROR_COLUMN: str}.items():
-            schema = schema.append(pyarrow.field(name, types[kind]))
+        arrow_types = {str: pyarrow.string(), float: pyarrow.float64()}
+        for name, python_type in {**self.results, ERROR_COLUMN: str}.items():
+            schema = schema.append(pyarrow.field(name, arrow_types[python_type]))
         return schema

@@ -92,7 +92,7 @@ class RayExecutor:
         apply = ray.remote(num_cpus=self.cpus_per_actor, max_retries=-1)(apply_function)
         reference = ray.put(function)
         workers = self.num_actors or int(ray.cluster_resources().get("CPU", 1))
-        pending: deque[Any] = deque()
+        pending: deque[Any] = deque()  # references of results, in the order of the items
         try:
             for item in items:
                 pending.append(apply.remote(__version__, reference.hex(), [reference], item))
@@ -162,15 +162,15 @@ def _check_nodes(ray: Any) -> None:
 
         return version
 
-    ask = ray.remote(num_cpus=0)(installed_version)
-    answers = []
+    task = ray.remote(num_cpus=0)(installed_version)
+    versions = []  # (address of a machine, reference of its version): all machines answer at the same time
     for node in ray.nodes():
         if node["Alive"]:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            answers.append((node["NodeManagerAddress"], ask.options(scheduling_strategy=there).remote()))
-    for address, answer in answers:
+            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            versions.append((node["NodeManagerAddress"], task.options(scheduling_strategy=on_node).remote()))
+    for address, reference in versions:
         try:
-            version = ray.get(answer)
+            version = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             raise UserError(
                 f"the machine {address} of the cluster has no dragoman ({error.cause}): install version {__version__}"
@@ -195,7 +195,10 @@ def _quiet_datasets() -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise a UserError if nothing listens at the address of a cluster: Ray itself would try for minutes."""
+    """Raise a UserError if nothing listens at the address of a cluster: Ray itself would try for minutes.
+
+    "" is not checked: it stands for the cluster of this machine, or a new one.
+    """
     host, _, port = address.rpartition(":")
     try:
         if address:

@@ -85,10 +85,10 @@ class TextLines:
             parsed: the rows, parsed.
             outcomes: the result of each row, or an error message.
         """
-        lines = (self._format(row.record, outcome) for row, outcome in zip(parsed, outcomes))
+        lines = (self._output_line(row.record, outcome) for row, outcome in zip(parsed, outcomes))
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
-    def _format(self, record: Any, outcome: Outcome) -> str:
+    def _output_line(self, record: Any, outcome: Outcome) -> str:
         """Return the output line of a row: the first value of its result; "" if it failed, to keep line numbers."""
         if isinstance(outcome, str):
             return ""
@@ -123,15 +123,21 @@ class JsonLines(TextLines):
                 return ParsedRow(record=record, error=error)
         return ParsedRow(tuple(record[key] for key in keys), record)
 
-    def _format(self, record: Any, outcome: Outcome) -> str:
-        """Return the JSON object of a row (`record`) with its result, or with an error; None: the line is no object."""
+    def _output_line(self, record: Any, outcome: Outcome) -> str:
+        """Return the JSON object of a row (`record`) with its result, or with an error message.
+
+        `record` is None if the line is no JSON object.
+        """
         if isinstance(outcome, str):
-            values = dict.fromkeys(self.results) | {"error": outcome}
+            values = dict.fromkeys(self.results) | {"error": outcome}  # null for each result
         else:
             values = dict(zip(self.results, outcome.values))
         return json.dumps((record or {}) | values, ensure_ascii=False)
 
 
 def find_key(role: str, key: str | None, names: Sequence[str]) -> str:
-    """Return the key of a role (source or target): the given one, or the first of its default names in `names`."""
+    """Return the key of a role (source or target): the given one, or the first of its default names in `names`.
+
+    If `names` has none of these, it is the first default name, which an error can then report as missing.
+    """
     return key or next((name for name in DEFAULT_COLUMNS[role] if name in names), DEFAULT_COLUMNS[role][0])

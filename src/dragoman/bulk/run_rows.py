@@ -36,7 +36,7 @@ class RunRows:
 
     def __call__(self) -> ProcessRows:
         """Load the run, and return the function that processes rows with it."""
-        keep_freed_memory()
+        keep_freed_memory()  # searches allocate and free the same large tensors again and again
         return partial(self.task.apply, self.load(), **self.task.options)
 
 
@@ -73,7 +73,7 @@ def score_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
 
     `first_index` is not used: nothing is sampled.
     """
-    *sources, targets = map(list, zip(*rows))
+    *sources, targets = map(list, zip(*rows))  # columns: `sources` is empty, or has one column
     results = run.score(sources[0] if sources else None, targets)
     return [RowResult((result.score,), num_tokens=len(result.tokens)) for result in results]
 
