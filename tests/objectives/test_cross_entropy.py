@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.data import IGNORE_INDEX
-from dragoman.objectives.cross_entropy import FusedCrossEntropy, chunk_rows, token_metrics
+from dragoman.objectives.cross_entropy import FusedCrossEntropy, token_metrics, tokens_per_chunk
 from dragoman.objectives.objective import token_loss
 from dragoman.parts.embedding import OutputLayer
 
@@ -121,7 +121,7 @@ def test_chunks_do_not_change_the_metrics(monkeypatch: pytest.MonkeyPatch) -> No
     x, weight, b, answers = material(bias=True)
     whole = token_metrics(x, weight, b, answers)
     monkeypatch.setattr("dragoman.objectives.cross_entropy.MAX_CHUNK_LOGITS", {"cpu": 3 * WORDS})
-    assert chunk_rows(x, weight) == 3
+    assert tokens_per_chunk(x, weight) == 3
     for one, other in zip(token_metrics(x, weight, b, answers), whole):
         torch.testing.assert_close(one, other)
 

@@ -19,10 +19,10 @@ from dragoman.parts.precision import at_least_float32
 MAX_CHUNK_LOGITS = {"cpu": 2**23, "cuda": 2**28}
 
 
-def chunk_rows(x: Tensor, weight: Tensor) -> int:
-    """Return for how many of N tokens logits may be computed at a time: x (N D) are features, weight (V D) the matrix.
+def tokens_per_chunk(x: Tensor, weight: Tensor) -> int:
+    """Return for how many of N tokens logits may be computed at a time, from features x (N D) and weight matrix (V D).
 
-    Each token has V logits, and at most `MAX_CHUNK_LOGITS` exist at a time, which depends on the kind of device.
+    Each token has V logits, and at most `MAX_CHUNK_LOGITS` of the device of x exist at a time.
     """
     return max(1, MAX_CHUNK_LOGITS.get(x.device.type, MAX_CHUNK_LOGITS["cpu"]) // weight.shape[0])
 
@@ -36,12 +36,12 @@ def token_metrics(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
         −Σ log p(label), −Σ mean log p over the vocabulary, and the number of labels with the highest probability.
     """
     nll, smooth, correct = (_zero(x) for _ in range(3))
-    rows = chunk_rows(x, weight)  # tokens whose logits exist at a time
-    for chunk, label in zip(x.split(rows), labels.split(rows)):
-        log_p = at_least_float32(torch.nn.functional.linear(chunk, weight, bias)).log_softmax(-1)  # rows V
+    chunk_size = tokens_per_chunk(x, weight)
+    for chunk, label in zip(x.split(chunk_size), labels.split(chunk_size)):
+        log_p = at_least_float32(torch.nn.functional.linear(chunk, weight, bias)).log_softmax(-1)  # n V
         is_ignored = label == IGNORE_INDEX
-        at_label = log_p.gather(1, label.clamp(min=0)[:, None])[:, 0]
-        nll = nll + (-at_label).masked_fill(is_ignored, 0.0).sum()
+        label_log_p = log_p.gather(1, label.clamp(min=0)[:, None])[:, 0]
+        nll = nll + (-label_log_p).masked_fill(is_ignored, 0.0).sum()
         smooth = smooth + (-log_p.mean(-1)).masked_fill(is_ignored, 0.0).sum()
         correct = correct + (log_p.argmax(-1) == label).to(log_p.dtype).masked_fill(is_ignored, 0.0).sum()
     return nll, smooth, correct
@@ -59,44 +59,44 @@ class FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, chunk_size: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return Σ of the smoothed cross-entropy, −Σ log p(label) and −Σ mean log p, and store the gradients.
 
         x (N D) are the inputs of the output layer with weight (V D) and bias (V); labels (N) may be ignored.
-        The loss of a label is −(1 − ε) log p(label) − ε mean log p, ε being `smoothing`. For `rows` tokens at a time,
-        logits, e = exp(logits − max) and s = Σ e are computed, and from them loss and gradients: ∂/∂logits is
+        The loss of a label is −(1 − ε) log p(label) − ε mean log p, ε being `smoothing`. For n = `chunk_size` tokens at
+        a time, logits, e = exp(logits − max) and s = Σ e are computed, and from them loss and gradients: ∂/∂logits is
         e/s − (1 − ε) at the label − ε/V everywhere, where 1/s and ε/V are applied after the matrix products.
         """
-        table = weight.to(x.dtype)
+        cast_weight = weight.to(x.dtype)
         vocab_size = weight.shape[0]
         mean_weight, mean_bias = weight.mean(0), 0.0 if bias is None else bias.mean()
         grad_x = torch.empty_like(x)
         grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # not if it is frozen
         grad_bias = None if bias is None else torch.zeros_like(bias)
         nll, smooth = _zero(x), _zero(x)
-        for start in range(0, len(x), rows):
-            chunk, label = x[start : start + rows], labels[start : start + rows]
-            logits = at_least_float32(chunk @ table.T)  # n V
-            mask, label = (label != IGNORE_INDEX).to(logits.dtype), label.clamp(min=0)[:, None]
+        for start in range(0, len(x), chunk_size):
+            chunk, label = x[start : start + chunk_size], labels[start : start + chunk_size]
+            logits = at_least_float32(chunk @ cast_weight.T)  # n V
+            mask, label = (label != IGNORE_INDEX).to(logits.dtype), label.clamp(min=0)[:, None]  # 0 if ignored
             if bias is not None:
                 logits += bias
-            top = logits.amax(-1, keepdim=True)
-            at_label = logits.gather(1, label)[:, 0]
-            at_mean = at_least_float32(chunk) @ mean_weight + mean_bias  # mean of the logits of a token
-            e = logits.sub_(top).exp_()  # n V
+            maximum = logits.amax(-1, keepdim=True)
+            label_logit = logits.gather(1, label)[:, 0]  # n
+            mean_logit = at_least_float32(chunk) @ mean_weight + mean_bias  # n: over the vocabulary
+            e = logits.sub_(maximum).exp_()  # n V
             s = e.sum(-1)  # n
-            log_normalizer = s.log() + top[:, 0]
-            nll = nll + (mask * (log_normalizer - at_label)).sum()
-            smooth = smooth + (mask * (log_normalizer - at_mean)).sum()
+            log_normalizer = s.log() + maximum[:, 0]  # log Σ exp of the logits
+            nll = nll + (mask * (log_normalizer - label_logit)).sum()
+            smooth = smooth + (mask * (log_normalizer - mean_logit)).sum()
             grad_logits = _subtract_at(e, label, (1 - smoothing) * s[:, None]).to(x.dtype)  # times s, without ε/V
             scale = mask / s
-            epsilon = smoothing * mask
-            grad_chunk = scale[:, None] * at_least_float32(grad_logits @ table)
-            grad_x[start : start + rows] = grad_chunk - epsilon[:, None] * mean_weight
+            epsilon = smoothing * mask  # ε, or 0 if the label is ignored
+            grad_chunk = scale[:, None] * at_least_float32(grad_logits @ cast_weight)
+            grad_x[start : start + chunk_size] = grad_chunk - epsilon[:, None] * mean_weight
             if grad_weight is not None:
-                scaled = (at_least_float32(chunk) * scale[:, None]).to(x.dtype)
-                grad_weight = _add_product(grad_weight, grad_logits.T, scaled)
+                scaled_chunk = (at_least_float32(chunk) * scale[:, None]).to(x.dtype)
+                grad_weight = _add_product(grad_weight, grad_logits.T, scaled_chunk)
                 if smoothing:
                     grad_weight -= (epsilon @ at_least_float32(chunk)) / vocab_size
             if grad_bias is not None:
@@ -136,26 +136,27 @@ class RDropCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         smoothing: float,
         alpha: float,
-        rows: int,
+        chunk_size: int,
     ) -> tuple[Tensor, ...]:
         """Return the total loss, −Σ log p(label), −Σ mean log p and Σ of both divergences, and store the gradients.
 
-        x (2N D) are inputs of the output layer from two passes over the same tokens, one after the other. The mean of
-        both KL divergences has the weight `alpha`; `rows` tokens are processed at a time. With δ = log p₁ − log p₂, the
-        divergences sum to Σ (p₁ − p₂) δ; their gradient, `slope`, is ±(p (δ − Σ p δ) + p₁ − p₂) for the two passes.
+        x (2N D) are inputs of the output layer from two passes over the same N tokens, one after the other; labels (2N)
+        may be ignored. The mean of both KL divergences has the weight `alpha`. `chunk_size` rows of x, n tokens of each
+        pass, are processed at a time. With δ = log p₁ − log p₂, the divergences sum to Σ (p₁ − p₂) δ; their gradient
+        with respect to the logits of pass 1 (+) and 2 (−), `grad_divergence`, is ±(p (δ − Σ p δ) + p₁ − p₂).
         """
-        half, vocab_size = len(x) // 2, len(weight)
-        table, passes = weight.to(x.dtype), x.unflatten(0, (2, half))
+        half, vocab_size = len(x) // 2, len(weight)  # half: N
+        cast_weight, passes = weight.to(x.dtype), x.unflatten(0, (2, half))  # passes: 2 N D
         grad_x = torch.empty_like(passes)
         grad_weight = torch.zeros_like(weight)
         grad_bias = None if bias is None else torch.zeros_like(bias)
-        sums = [_zero(x) for _ in range(3)]
-        rows = max(1, rows // 2)  # of each pass
-        for start in range(0, half, rows):
-            stop = min(half, start + rows)
+        sums = [_zero(x) for _ in range(3)]  # of the three losses below
+        tokens_at_a_time = max(1, chunk_size // 2)
+        for start in range(0, half, tokens_at_a_time):
+            stop = min(half, start + tokens_at_a_time)
             chunk = passes[:, start:stop].flatten(0, 1)  # 2n D
-            label = labels[start:stop]
-            logits = at_least_float32(chunk @ table.T)
+            label = labels[start:stop]  # the same in both passes
+            logits = at_least_float32(chunk @ cast_weight.T)
             mask, label = (label != IGNORE_INDEX).to(logits.dtype)[None, :, None], label.clamp(min=0)[None, :, None]
             log_p = (logits if bias is None else logits + bias).log_softmax(-1).unflatten(0, (2, -1))  # 2 n V
             p = log_p.exp()
@@ -164,15 +165,15 @@ class RDropCrossEntropy(torch.autograd.Function):
             losses = (-log_p.gather(2, label.expand(2, -1, -1)), -log_p.mean(-1, keepdim=True), divergence)
             sums = [total + (mask * loss).sum() for total, loss in zip(sums, losses)]
             sign = torch.tensor([1.0, -1.0], dtype=p.dtype, device=x.device)[:, None, None]  # of the two passes
-            slope = p * sign * delta
-            slope = slope - p * slope.sum(-1, keepdim=True) + sign * (p[:1] - p[1:])
-            expected = torch.where(torch.arange(vocab_size, device=x.device) == label, 1 - smoothing, 0.0)
-            gradient = mask * (p - expected - smoothing / vocab_size + alpha / 2 * slope)
-            gradient = gradient.flatten(0, 1).to(x.dtype)
-            grad_x[:, start:stop] = (gradient @ table).unflatten(0, (2, -1))
-            grad_weight = _add_product(grad_weight, gradient.T, chunk)
+            signed = p * sign * delta
+            grad_divergence = signed - p * signed.sum(-1, keepdim=True) + sign * (p[:1] - p[1:])
+            label_target = torch.where(torch.arange(vocab_size, device=x.device) == label, 1 - smoothing, 0.0)
+            grad_logits = mask * (p - label_target - smoothing / vocab_size + alpha / 2 * grad_divergence)
+            grad_logits = grad_logits.flatten(0, 1).to(x.dtype)  # 2n V
+            grad_x[:, start:stop] = (grad_logits @ cast_weight).unflatten(0, (2, -1))
+            grad_weight = _add_product(grad_weight, grad_logits.T, chunk)
             if grad_bias is not None:
-                grad_bias = grad_bias + at_least_float32(gradient).sum(0)
+                grad_bias = grad_bias + at_least_float32(grad_logits).sum(0)
         nll, smooth, divergence = sums
         ctx.save_for_backward(grad_x.flatten(0, 1), grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll, smooth, divergence)
@@ -198,17 +199,17 @@ class TokenLogProbs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int) -> Tensor:
-        """Return log p of the labels (N) from x (N D), weight (V D) and bias (V), for `rows` tokens at a time.
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk_size: int) -> Tensor:
+        """Return log p of the labels (N) from x (N D), weight (V D) and bias (V), for `chunk_size` tokens at a time.
 
         It is 0 for ignored labels.
         """
         normalizers, log_probs = [], []
-        for chunk, label in zip(x.split(rows), labels.split(rows)):
+        for chunk, label in zip(x.split(chunk_size), labels.split(chunk_size)):
             logits = _chunk_logits(chunk, weight, bias)  # n V
             normalizers.append(logits.logsumexp(-1))
             log_probs.append(logits.gather(1, label.clamp(min=0)[:, None])[:, 0] - normalizers[-1])
-        ctx.rows = rows
+        ctx.chunk_size = chunk_size
         ctx.save_for_backward(x, weight, bias, labels, torch.cat(normalizers))
         return torch.cat(log_probs).masked_fill(labels == IGNORE_INDEX, 0.0)
 
@@ -220,18 +221,18 @@ class TokenLogProbs(torch.autograd.Function):
         """
         x, weight, bias, labels, normalizers = ctx.saved_tensors
         grad_log_p = gradients[0].masked_fill(labels == IGNORE_INDEX, 0.0)
-        table = weight.to(x.dtype)
+        cast_weight = weight.to(x.dtype)
         grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
         grad_bias = None if bias is None else torch.zeros_like(bias)
-        for start in range(0, len(x), ctx.rows):
-            part = slice(start, start + ctx.rows)
-            p = (_chunk_logits(x[part], weight, bias) - normalizers[part, None]).exp_()
-            g = grad_log_p[part, None]
-            scaled = _subtract_at(p.mul_(-g), labels[part].clamp(min=0)[:, None], -g).to(x.dtype)
-            grad_x[part] = scaled @ table
-            grad_weight = _add_product(grad_weight, scaled.T, x[part])
+        for start in range(0, len(x), ctx.chunk_size):
+            chunk = slice(start, start + ctx.chunk_size)
+            p = (_chunk_logits(x[chunk], weight, bias) - normalizers[chunk, None]).exp_()
+            g = grad_log_p[chunk, None]
+            grad_logits = _subtract_at(p.mul_(-g), labels[chunk].clamp(min=0)[:, None], -g).to(x.dtype)
+            grad_x[chunk] = grad_logits @ cast_weight
+            grad_weight = _add_product(grad_weight, grad_logits.T, x[chunk])
             if grad_bias is not None:
-                grad_bias = grad_bias + at_least_float32(scaled).sum(0)
+                grad_bias = grad_bias + at_least_float32(grad_logits).sum(0)
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -246,14 +247,14 @@ def _zero(x: Tensor) -> Tensor:
     return torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
 
 
-def _subtract_at(e: Tensor, label: Tensor, amount: Tensor) -> Tensor:
-    """Subtract an amount (n 1) from e (n V) at the label (n 1) of each row, in place on a CPU.
+def _subtract_at(matrix: Tensor, label: Tensor, subtrahend: Tensor) -> Tensor:
+    """Subtract from each row of a matrix (n V) its `subtrahend` (n 1) in the column `label` (n 1); in place on a CPU.
 
-    On a GPU it is an elementwise operation on all of e, which the compiler fuses with others.
+    On a GPU it is an elementwise operation on the whole matrix, which the compiler fuses with others.
     """
-    if e.is_cuda:
-        return e - torch.where(torch.arange(e.shape[1], device=e.device) == label, amount, 0.0)
-    return e.scatter_(1, label, e.gather(1, label) - amount)
+    if matrix.is_cuda:
+        return matrix - torch.where(torch.arange(matrix.shape[1], device=matrix.device) == label, subtrahend, 0.0)
+    return matrix.scatter_(1, label, matrix.gather(1, label) - subtrahend)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:

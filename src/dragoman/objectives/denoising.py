@@ -69,12 +69,12 @@ class DenoisingObjective(SequenceObjective):
 
         Special tokens (framing) are added before and after both.
         """
-        framing, ids = self.task.framing, store.target(index)
+        framing = self.task.framing
+        original = store.source(index)  # source and target of a store of texts are equal
         ends_line = store.ends_line(index)  # a long line is split into several texts, of which the last has EOS
-        suffix = framing.source_suffix if ends_line else ()
-        source = concat_ids(framing.source_prefix, self.noise(store.source(index), random), suffix)
-        target = concat_ids((framing.bos,), ids, (framing.eos,) if ends_line else ())
-        return BatchRow(source, target)
+        source_suffix, target_suffix = (framing.source_suffix, (framing.eos,)) if ends_line else ((), ())
+        source = concat_ids(framing.source_prefix, self.noise(original, random), source_suffix)
+        return BatchRow(source, target=concat_ids((framing.bos,), original, target_suffix))
 
 
 class SpanCorruptionObjective(SequenceObjective):
@@ -92,7 +92,10 @@ class SpanCorruptionObjective(SequenceObjective):
     infilling = "span"
 
     def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, mean_span_length: float = 3.0) -> None:
-        """Set up the function `spans`, which removes spans of `mean_span_length` tokens, a share `mask_rate` in all."""
+        """Set up the function `corrupt_spans`, which removes the share `mask_rate` of the tokens of a text.
+
+        It removes them in spans of `mean_span_length` tokens in the mean, each replaced by another sentinel token.
+        """
         super().__init__(task)
         sentinels = sentinel_ids(task.target_tokenizer, task.model.vocab_size)
         if not sentinels:
@@ -100,7 +103,7 @@ class SpanCorruptionObjective(SequenceObjective):
                 "the objective span-corruption marks removed spans by sentinel tokens after the tokenizer's "
                 "vocabulary, but this system has none: set system.name to t5, or objective.name to denoising"
             )
-        self.spans = noise.SpanCorruption(sentinels, mask_rate, mean_span_length)
+        self.corrupt_spans = noise.SpanCorruption(sentinels, mask_rate, mean_span_length)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build the training example of text number `index` of the store: spans are removed from it, and predicted.
@@ -108,8 +111,9 @@ class SpanCorruptionObjective(SequenceObjective):
         In the source, a sentinel token stands for each span; the target holds the spans, each after its sentinel.
         """
         framing = self.task.framing
-        source, target = self.spans(store.source(index), random)
-        suffix = framing.source_suffix if store.ends_line(index) else ()  # only the last text of a split line ends
+        source, target = self.corrupt_spans(store.source(index), random)
+        # a long line is split into several texts, of which the last has the suffix (EOS)
+        suffix = framing.source_suffix if store.ends_line(index) else ()
         return BatchRow(
             concat_ids(framing.source_prefix, source, suffix), concat_ids((framing.bos,), target, (framing.eos,))
         )
@@ -121,13 +125,14 @@ def sentinel_ids(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     They are `<extra_id_0>`, `<extra_id_1>`, … of an imported tokenizer, or else the ids between the tokenizer's
     vocabulary and the model's, which has `vocab_size` tokens.
     """
-    ids = tokenizer.special_token_ids
-    names = [f"<extra_id_{n}>" for n in range(len(ids))]
-    imported = [ids[name] for name in names if name in ids]
+    ids = tokenizer.special_token_ids  # name → id
+    possible_names = [f"<extra_id_{n}>" for n in range(len(ids))]
+    imported = [ids[name] for name in possible_names if name in ids]
     return tuple(imported or range(tokenizer.vocab_size, vocab_size))
 
 
 def sentence_end_ids(task: TaskContext) -> tuple[int, ...]:
     """Return the ids of all tokens of the source tokenizer that end a sentence, such as “.”."""
-    tokens = task.source_tokenizer.tokens(range(task.source_tokenizer.vocab_size))
-    return tuple(number for number, token in enumerate(tokens) if token.strip("▁") in SENTENCE_FINAL_PUNCTUATION)
+    tokens = task.source_tokenizer.tokens(range(task.source_tokenizer.vocab_size))  # in the order of their ids
+    # “▁” stands for a space before or after the punctuation mark
+    return tuple(token_id for token_id, token in enumerate(tokens) if token.strip("▁") in SENTENCE_FINAL_PUNCTUATION)

@@ -25,7 +25,8 @@ class TaggingObjective(Objective):
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build the training example of sentence number `index` of the store: its tokens, with a tag for each word.
 
-        The tag is the label of a word's first token. `random` is not used: the example is the same in every epoch.
+        `store.target` has the tag at the first token of each word, and padding (no label) at the others. `random` is
+        not used: the example is the same in every epoch.
         """
         return framed_row(self.task.framing, store.source(index), store.target(index))
 

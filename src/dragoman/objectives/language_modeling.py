@@ -42,20 +42,25 @@ class LanguageModelObjective(SequenceObjective):
         has BOS, from which it is predicted. `random` is not used.
         """
         framing, ids = self.task.framing, store.target(index)
-        bos = (framing.source_prefix or (framing.bos,)) if store.starts_line(index) or len(ids) < 2 else ()
+        first_tokens = framing.source_prefix or (framing.bos,)  # BOS, with which a search begins, too
+        bos = first_tokens if store.starts_line(index) or len(ids) < 2 else ()
         eos = (framing.eos,) if store.ends_line(index) else ()
         return BatchRow(source=concat_ids(()), target=concat_ids(bos, ids, eos))
 
-    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sequences that texts of `target` tokens become: with EOS; `source` is the same."""
-        return target + 1  # EOS
+    def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """Return for each text how many tokens its row of a batch has: the text and BOS, from which EOS is predicted.
 
-    def packed_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how many tokens each text adds to the packed source and target of a batch: none, and itself with EOS.
-
-        `target` are the numbers of tokens of the texts, and `source` the same.
+        The arguments are equal: both are the numbers of tokens of the texts.
         """
-        return np.zeros_like(source), self.row_length(source, target)
+        return target_lengths + 1  # BOS
+
+    def packed_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many tokens each text adds to the packed source and to the packed target of a batch.
+
+        It adds none to the source, and the text with BOS to the target. The arguments are equal: both are the numbers
+        of tokens of the texts.
+        """
+        return np.zeros_like(source_lengths), self.row_length(source_lengths, target_lengths)
 
 
 class ConcatenationObjective(LanguageModelObjective):
@@ -82,12 +87,12 @@ class ConcatenationObjective(LanguageModelObjective):
         target = concat_ids(source, (framing.bos,), store.target(index), (framing.eos,))
         return BatchRow(source=concat_ids(()), target=target)
 
-    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sequences that pairs become: source, target, special tokens around them, and EOS.
+    def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """Return for each pair how many tokens its row of a batch has: source and target with special tokens.
 
-        `source` and `target` are the numbers of tokens of the pairs.
+        The arguments are the numbers of source and target tokens of the pairs, without special tokens.
         """
-        return source + target + self.framing_length + 1  # EOS
+        return source_lengths + target_lengths + self.framing_length + 1  # BOS before the target, or EOS after it
 
 
 class DialogueObjective(Objective):
@@ -104,12 +109,16 @@ class DialogueObjective(Objective):
     labels_source = True
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        """Return dialogue number `index` as stored: all tokens, and labels for the replies; `random` is not used."""
+        """Return dialogue number `index` as the store has it; `random` is not used.
+
+        `store.source` has the tokens of all turns, `store.target` their labels: the next token where it belongs to a
+        reply, padding elsewhere.
+        """
         return BatchRow(store.source(index), store.target(index))
 
-    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sequences that dialogues become: `source` tokens, which include all turns."""
-        return source
+    def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """Return for each dialogue how many tokens its row of a batch has: `source_lengths`, those of all its turns."""
+        return source_lengths
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the cross-entropy of the labeled tokens, those of replies; the training step is not used."""
@@ -156,7 +165,8 @@ class UnifiedLanguageObjective(Objective):
         are read bidirectionally.
         """
         framing, ids = self.task.framing, store.source(index)
-        choice, no_label = random.random(), [framing.pad]
+        choice = random.random()  # from 0 to 1, divided among the three masks
+        no_label = [framing.pad]
         ends_line = store.ends_line(index)  # a long line is split into several texts, of which the last has EOS
         next_after_text = framing.eos if ends_line else framing.pad
         if choice < self.bidirectional:
@@ -168,7 +178,7 @@ class UnifiedLanguageObjective(Objective):
         if choice < self.bidirectional + self.left_to_right or len(ids) < 2:
             target = concat_ids(no_label * (len(framing.source_prefix) - 1), ids, (next_after_text,))
             return BatchRow(concat_ids(framing.source_prefix, ids), target)
-        split = 1 + int(random.random() * (len(ids) - 1))
+        split = 1 + int(random.random() * (len(ids) - 1))  # number of tokens of the first part
         prefix = concat_ids(framing.source_prefix, ids[:split], framing.source_suffix)
         source = concat_ids(prefix, (framing.bos,), ids[split:])
         target = concat_ids(no_label * len(prefix), ids[split:], (next_after_text,))
@@ -176,14 +186,17 @@ class UnifiedLanguageObjective(Objective):
 
     def describe_row(self, row: BatchRow) -> str:
         """Name the attention mask of an example, whose sentence label is the number of tokens read bidirectionally."""
-        if row.sentence_label == len(row.source):
+        prefix_length = row.sentence_label
+        if prefix_length == len(row.source):
             return "bidirectional mask"
-        prefix = row.sentence_label
-        return f"bidirectional over the first {prefix} tokens" if prefix else "left-to-right mask"
+        return f"bidirectional over the first {prefix_length} tokens" if prefix_length else "left-to-right mask"
 
-    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sequences that texts of `source` tokens become: with special tokens around them."""
-        return source + self.framing_length + 1  # EOS or separator
+    def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """Return for each text how many tokens its row of a batch has: the text with special tokens.
+
+        The arguments are equal: both are the numbers of tokens of the texts.
+        """
+        return source_lengths + self.framing_length + 1  # EOS after the text, or BOS between its parts
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the cross-entropy of the labeled tokens; the training step is not used.

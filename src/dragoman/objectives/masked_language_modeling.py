@@ -20,9 +20,9 @@ from dragoman.objectives.objective import (
     Loss,
     Objective,
     TaskContext,
+    build_loss,
     concat_ids,
     labeled_features,
-    reduce_loss,
     source_layout,
     token_loss,
 )
@@ -74,7 +74,7 @@ class MaskedLanguageObjective(Objective):
         self.masker = make_masker(task, mask_rate)
         self.distinct_epochs = mask_copies  # the maskings repeat after this number of epochs; None: never
         self.next_sentence, self.max_length = next_sentence, max_length
-        self.supports_packing &= not next_sentence  # which is predicted from the first token of a row
+        self.supports_packing &= not next_sentence  # the sentence label is predicted from the first token of a row
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build the training example of text number `index` of the store: some tokens are masked, and have labels.
@@ -93,22 +93,23 @@ class MaskedLanguageObjective(Objective):
         and masked; special tokens have no labels. The first sentence has token type 0, the second 1.
         """
         framing, count = self.task.framing, len(store)
-        adjacent = index + 1 < count and store.follows_previous(index + 1)
-        is_random = int(random.random() < 0.5 or not adjacent)
-        second_index = index + 1
-        for _ in range(RANDOM_SENTENCE_TRIES if is_random and count > 2 else 0):
-            second_index = (index + 2 + int(random.random() * (count - 2))) % count  # neither this one nor the next
-            if not store.same_document(index, second_index):
-                break
+        has_next = index + 1 < count and store.follows_previous(index + 1)
+        is_random = random.random() < 0.5 or not has_next
+        second_index = (index + 1) % count
+        if is_random and count > 2:
+            for _ in range(RANDOM_SENTENCE_TRIES):
+                second_index = (index + 2 + int(random.random() * (count - 2))) % count  # neither this one nor the next
+                if not store.same_document(index, second_index):
+                    break
         prefix, suffix = framing.source_prefix, framing.source_suffix
         max_tokens = self.max_length - len(prefix) - 2 * len(suffix)
-        sentences = truncate_pair(store.source(index), store.source(second_index % count), max_tokens)
+        sentences = truncate_pair(store.source(index), store.source(second_index), max_tokens)
         (first, first_labels), (second, second_labels) = (self.masker(ids, random) for ids in sentences)
-        no_prefix_labels, no_suffix_labels = (np.full(len(symbols), framing.pad) for symbols in (prefix, suffix))
+        no_prefix_labels, no_suffix_labels = (np.full(len(special), framing.pad) for special in (prefix, suffix))
         source = concat_ids(prefix, first, suffix, second, suffix)
         target = concat_ids(no_prefix_labels, first_labels, no_suffix_labels, second_labels, no_suffix_labels)
         in_second = np.arange(len(source)) >= len(prefix) + len(first) + len(suffix)
-        return BatchRow(source, target, token_type_ids=in_second.astype(np.int64), sentence_label=is_random)
+        return BatchRow(source, target, token_type_ids=in_second.astype(np.int64), sentence_label=int(is_random))
 
     def describe_row(self, row: BatchRow) -> str:
         """Say whether the second sentence of an example is the next or a random one; empty if there is only one."""
@@ -116,13 +117,14 @@ class MaskedLanguageObjective(Objective):
             return ""
         return "the second sentence is " + ("a random one" if row.sentence_label else "the next one")
 
-    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sequences that texts of `source` tokens become, with special tokens around them.
+    def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """Return for each text how many tokens its row of a batch has, estimated with next-sentence prediction.
 
-        With next-sentence prediction, a second sentence follows: twice as many, but at most `max_length`.
+        It has the tokens of the text (`source_lengths`) with special tokens. With next-sentence prediction, a second
+        sentence of about the same length follows; a row has at most `max_length` tokens.
         """
-        length = source + self.framing_length
-        return np.minimum(2 * length, self.max_length) if self.next_sentence else length
+        lengths = source_lengths + self.framing_length
+        return np.minimum(2 * lengths, self.max_length) if self.next_sentence else lengths
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
@@ -138,10 +140,11 @@ class MaskedLanguageObjective(Objective):
         loss = self.source_token_loss(features, batch)
         if not self.next_sentence or self.model.pooler is None or batch.sentence_labels is None:
             return loss
-        logits = at_least_float32(self.model.pooler(features.output))
+        logits = at_least_float32(self.model.pooler(features.output))  # B 2
         sentence_loss = F.cross_entropy(logits, batch.sentence_labels)
         accuracy = (logits.argmax(-1) == batch.sentence_labels).sum() / (batch.sentence_labels != IGNORE_INDEX).sum()
-        metrics = {  # sums over the labels
+        # means over sentences are multiplied by the number of token labels, by which the sums of a `Loss` are divided
+        metrics = {
             "next_sentence_loss": sentence_loss.detach() * loss.num_labels,
             "next_sentence_accuracy": accuracy * loss.num_labels,
         }
@@ -154,6 +157,7 @@ def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tup
     Tokens are removed from the start of the first text and from the end of the second.
     """
     half = max_tokens // 2
+    # the first text gets what the second one leaves, but at least the larger half
     first_length = min(len(first), max(max_tokens - half, max_tokens - len(second)))
     return first[len(first) - first_length :], second[: max_tokens - first_length]
 
@@ -167,11 +171,11 @@ def make_masker(
     stay, and the others become the mask token; with probability `ngram_share`, a bigram or trigram is selected at once.
     """
     tokenizer = task.source_tokenizer
-    # ids start with special tokens and, in subword vocabularies, bytes
+    # the first ids are special tokens and, in vocabularies of subwords, bytes
     first_word = len(SPECIAL_TOKENS) + (0 if tokenizer.has_unknown_words else len(BYTE_TOKENS))
     return MaskedLanguageModeling(
         vocab_size=tokenizer.vocab_size,
-        first_token=min(first_word, tokenizer.vocab_size - 1),
+        first_token=min(first_word, tokenizer.vocab_size - 1),  # the lowest id of a random token
         rate=mask_rate,
         random_share=random_share,
         keep_share=keep_share,
@@ -192,13 +196,13 @@ def mask_id(tokenizer: Tokenizer) -> int:
 
 
 def framed_row(framing: Framing, ids: np.ndarray, labels: np.ndarray) -> BatchRow:
-    """Build a training example of token ids with labels, between the special tokens of a source, which have none.
+    """Build the training example of a text: its token ids with a label each, and the special tokens of a source.
 
-    The padding token stands for no label.
+    The special tokens have the padding token as label, which stands for none.
     """
-    before, after = [framing.pad] * len(framing.source_prefix), [framing.pad] * len(framing.source_suffix)
-    source = concat_ids(framing.source_prefix, ids, framing.source_suffix)
-    return BatchRow(source, target=concat_ids(before, labels, after))
+    prefix, suffix = framing.source_prefix, framing.source_suffix
+    source = concat_ids(prefix, ids, suffix)
+    return BatchRow(source, target=concat_ids([framing.pad] * len(prefix), labels, [framing.pad] * len(suffix)))
 
 
 class ReplacedTokenObjective(MaskedLanguageObjective):
@@ -238,10 +242,10 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
 
         The training step is not used.
         """
-        features, sums = self._generator_loss(batch)
+        features, loss_sums = self._generator_loss(batch)
         with torch.no_grad():
             replacements = sample_tokens(self.model.generator.output(features))
-        return self._add_discriminator_loss(batch, sums, replacements)
+        return self._add_discriminator_loss(batch, loss_sums, replacements)
 
     def validation_loss(self, batch: Batch) -> Loss:
         """Compute generator and discriminator loss with replacements that no model samples: labels, shuffled.
@@ -249,11 +253,11 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         Against its own generator, the discriminator's loss rises as the generator improves. Against fixed replacements
         from the validation text, checkpoints are comparable; the caller seeds the shuffle.
         """
-        _, sums = self._generator_loss(batch)
+        _, loss_sums = self._generator_loss(batch)
         shuffled = batch.labels.clone()
         labeled = (batch.labels != IGNORE_INDEX).nonzero()[:, 0]
         shuffled[labeled] = batch.labels[labeled[torch.randperm(len(labeled), device=labeled.device)]]
-        return self._add_discriminator_loss(batch, sums, shuffled)
+        return self._add_discriminator_loss(batch, loss_sums, replacements=shuffled)
 
     def _generator_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the generator's features of the masked tokens (N D), and its losses summed over them, by name."""
@@ -261,26 +265,27 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         features = labeled_features(generator.forward_features(batch.source, source_layout(batch)).output, batch)
         return features, token_loss(generator.output, features, batch.labels)
 
-    def _add_discriminator_loss(self, batch: Batch, sums: dict[str, Tensor], replacements: Tensor) -> Loss:
-        """Add the discriminator's loss on the batch whose masked tokens are replaced by `replacements` (N).
+    def _add_discriminator_loss(self, batch: Batch, loss_sums: dict[str, Tensor], replacements: Tensor) -> Loss:
+        """Add the discriminator's loss on the batch whose N masked tokens are replaced by `replacements` (N).
 
-        The discriminator predicts for every token whether it differs from the original. `sums` are the generator's
-        losses, summed over the labels, by name.
+        The discriminator predicts for every token whether it differs from the original. `loss_sums` are the generator's
+        losses, summed over the N labels, by name.
         """
         assert batch.label_positions is not None
         source = batch.source.flatten()
-        at_labels = source[batch.label_positions]
+        masked = source[batch.label_positions]  # N
         unlabeled = batch.labels == IGNORE_INDEX  # fill up the batch; their positions keep their tokens
-        tokens = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, replacements))
-        original = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, batch.labels))
+        tokens = source.scatter(0, batch.label_positions, torch.where(unlabeled, masked, replacements))
+        original = source.scatter(0, batch.label_positions, torch.where(unlabeled, masked, batch.labels))
         features = self.model.forward_features(tokens.view_as(batch.source), source_layout(batch)).output
         logits = at_least_float32(self.model.output(features)[..., 0])  # B S
         replaced = (tokens != original).view_as(batch.source).to(logits.dtype)
-        mask = batch.source != self.task.framing.pad
-        losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none").masked_fill(~mask, 0.0)
-        detection_loss = losses.sum() / mask.sum()
-        accuracy = (((logits > 0) == (replaced > 0)) & mask).sum() / mask.sum()
-        loss = reduce_loss(sums, batch.labels, auxiliary_losses=[self.discriminator_weight * detection_loss])
+        is_token = batch.source != self.task.framing.pad
+        losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none").masked_fill(~is_token, 0.0)
+        detection_loss = losses.sum() / is_token.sum()
+        accuracy = (((logits > 0) == (replaced > 0)) & is_token).sum() / is_token.sum()
+        loss = build_loss(loss_sums, batch.labels, auxiliary_losses=[self.discriminator_weight * detection_loss])
+        # means over tokens are multiplied by the number of labels, by which the sums of a `Loss` are divided
         metrics = {
             "detection_loss": detection_loss.detach() * loss.num_labels,
             "detection_accuracy": accuracy * loss.num_labels,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dragoman.data import IGNORE_INDEX
-from dragoman.objectives.cross_entropy import chunk_rows
+from dragoman.objectives.cross_entropy import tokens_per_chunk
 from dragoman.parts.embedding import OutputLayer
 from dragoman.parts.mixer import CopyDistribution
 
@@ -31,30 +31,31 @@ def mixture_loss(
     are two passes over the same labels, and the divergence is KL(p₁‖p₂) + KL(p₂‖p₁).
 
     Returns:
-        sums by name: `total` = (1 − ε) `nll_loss` + ε `smooth_loss` + α/2 `divergence`, where ε is `smoothing`;
-        `divergence` with R-Drop only. Without gradients (evaluation) also `correct`, the number of correct labels.
+        sums over the labels by name: `nll_loss`, −log p(label); `smooth_loss`, minus the mean log p of the vocabulary;
+        with R-Drop `divergence`; `total` = (1 − ε) `nll_loss` + ε `smooth_loss` + α/2 `divergence`, where ε is
+        `smoothing`. Without gradients (evaluation) also `correct`, the number of labels with the highest probability.
     """
     passes = 2 if rdrop_alpha else 1
 
-    def sums(x: Tensor, labels: Tensor, *distribution: Tensor) -> tuple[Tensor, ...]:
-        """Return −Σ log p(label), −Σ mean log p, Σ divergence and the number of correct labels of n rows.
+    def sum_losses(x: Tensor, labels: Tensor, *copying_fields: Tensor) -> tuple[Tensor, ...]:
+        """Return −Σ log p(label), −Σ mean log p, Σ divergence and the number of correct labels of n tokens.
 
-        x is n passes D (or V), `labels` n passes, and `distribution` the fields of `copying`, if it is not None.
+        x is n passes D (or V), `labels` n passes, and `copying_fields` the fields of `copying`, if it is not None.
         """
-        log_p = output.logits(x, CopyDistribution(*distribution) if distribution else None)  # n passes V
+        log_p = output.logits(x, CopyDistribution(*copying_fields) if copying_fields else None)  # n passes V
         is_label = labels != IGNORE_INDEX
         nll = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
         first, last = log_p[:, 0], log_p[:, -1]  # of the two passes
         divergence = ((first.exp() - last.exp()) * (first - last)).sum(-1)
         correct = (log_p.argmax(-1) == labels).to(log_p.dtype)
         # the divergence is divided because it is added for the label of each pass
-        values = (nll, -log_p.mean(-1), divergence[:, None] / passes, correct)
-        return tuple((value * is_label).sum() for value in values)
+        terms = (nll, -log_p.mean(-1), divergence[:, None] / passes, correct)
+        return tuple((term * is_label).sum() for term in terms)
 
     # N/passes passes …: the passes of a label side by side
     tensors = [tensor.unflatten(0, (passes, -1)).transpose(0, 1) for tensor in (x, labels, *(copying or ()))]
-    rows = max(1, _chunk_rows(output, x) // passes)
-    nll, smooth, divergence, correct = (torch.stack(parts).sum() for parts in zip(*_by_chunks(sums, tensors, rows)))
+    chunk_sums = _map_chunks(sum_losses, tensors, chunk_size=max(1, _tokens_per_chunk(output, x) // passes))
+    nll, smooth, divergence, correct = (torch.stack(sums).sum() for sums in zip(*chunk_sums))
     total = (1 - smoothing) * nll + smoothing * smooth + rdrop_alpha / 2 * divergence
     losses = {"total": total, "nll_loss": nll, "smooth_loss": smooth}
     if not torch.is_grad_enabled():
@@ -63,33 +64,34 @@ def mixture_loss(
 
 
 def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution | None, labels: Tensor) -> Tensor:
-    """Return log p of each label under the mixture of generating and copying, 0 for none; differentiable.
+    """Return log p of each label under the mixture of generating and copying; differentiable.
 
-    Shape: x (N, D), labels (N) → N; `copying` has N rows, or is None for log-probabilities x (N, V).
+    It is 0 where there is no label (`IGNORE_INDEX`). Shape: x (N, D), labels (N) → N; `copying` has N rows, or is None
+    for log-probabilities x (N, V).
     """
 
-    def log_probs(x: Tensor, labels: Tensor, *distribution: Tensor) -> Tensor:
-        """Return log p of the labels of n rows, x being n D (or n V); `distribution` are the fields of `copying`."""
-        log_p = output.logits(x, CopyDistribution(*distribution) if distribution else None)
+    def log_probs(x: Tensor, labels: Tensor, *copying_fields: Tensor) -> Tensor:
+        """Return log p of n labels, x being n D (or n V); `copying_fields` are the fields of `copying`, if any."""
+        log_p = output.logits(x, CopyDistribution(*copying_fields) if copying_fields else None)
         log_p = log_p.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
         return log_p.masked_fill(labels == IGNORE_INDEX, 0.0)
 
-    return torch.cat(_by_chunks(log_probs, [x, labels, *(copying or ())], _chunk_rows(output, x)))
+    return torch.cat(_map_chunks(log_probs, [x, labels, *(copying or ())], chunk_size=_tokens_per_chunk(output, x)))
 
 
-def _chunk_rows(output: OutputLayer, x: Tensor) -> int:
-    """Return for how many of N features x (N D) at a time log-probabilities are computed, to limit the memory.
+def _tokens_per_chunk(output: OutputLayer, x: Tensor) -> int:
+    """Return for how many of N tokens at a time log-probabilities are computed from features x (N D).
 
-    If the features are log-probabilities already, these are all N.
+    The number limits the memory. If x holds log-probabilities already, these are all N.
     """
-    return max(1, len(x)) if output.reads_log_probs else chunk_rows(x, output.weight)
+    return max(1, len(x)) if output.reads_log_probs else tokens_per_chunk(x, output.weight)
 
 
-def _by_chunks(function: Callable[..., Any], tensors: list[Tensor], rows: int) -> list[Any]:
-    """Call a function with `rows` rows of all tensors at a time, and return its results.
+def _map_chunks(function: Callable[..., Any], tensors: list[Tensor], chunk_size: int) -> list[Any]:
+    """Call a function with `chunk_size` rows of all tensors at a time, and return the result of each call.
 
     With several chunks, the backward pass computes each again, so that the probabilities of one chunk exist at a time.
     """
-    if len(tensors[0]) > rows and torch.is_grad_enabled():
+    if len(tensors[0]) > chunk_size and torch.is_grad_enabled():
         function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
-    return [function(*chunk) for chunk in zip(*(tensor.split(rows) for tensor in tensors))]
+    return [function(*chunk) for chunk in zip(*(tensor.split(chunk_size) for tensor in tensors))]

@@ -19,8 +19,8 @@ from dragoman.objectives.cross_entropy import (
     FusedCrossEntropy,
     RDropCrossEntropy,
     TokenLogProbs,
-    chunk_rows,
     token_metrics,
+    tokens_per_chunk,
 )
 from dragoman.objectives.mixture_loss import mixture_log_probs, mixture_loss
 from dragoman.parts.embedding import OutputLayer
@@ -154,22 +154,34 @@ class Objective(nn.Module):
         """Return metrics of decoded validation sentences, by name, besides those that every objective has."""
         return {}
 
-    def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return the lengths of the sequences in a batch that pairs become, which decide how many fit into the batch.
+    def row_length(self, source_lengths: NDArray[Any], target_lengths: NDArray[Any]) -> NDArray[Any]:
+        """Return for each pair how many tokens its row of a batch has, which decides how many rows fit into the batch.
 
-        `source` and `target` are the numbers of tokens of the pairs, without special tokens.
+        The arguments are the numbers of source and target tokens of the pairs, without special tokens.
         """
-        return self.task.model.row_length(source + self.framing_length, target + len(self.task.framing.target_prefix))
+        return self.task.model.row_length(*self._framed_lengths(source_lengths, target_lengths))
 
-    def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def packed_lengths(
+        self, source_lengths: NDArray[Any], target_lengths: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return how many tokens each pair adds to the packed source and the packed target of a batch.
 
-        In a packed batch all sources form one row, and all targets another one. `source` and `target` are the numbers
-        of tokens of the pairs, without special tokens. If source tokens are labeled, a pair is in the source row only.
+        In a packed batch all sources form one row, and all targets another one. The arguments are the numbers of source
+        and target tokens of the pairs, without special tokens. If source tokens are labeled, a pair is in the source
+        row only.
         """
         if self.labels_source:
-            return self.row_length(source, target), np.zeros_like(target)
-        return source + self.framing_length, target + len(self.task.framing.target_prefix)
+            return self.row_length(source_lengths, target_lengths), np.zeros_like(target_lengths)
+        return self._framed_lengths(source_lengths, target_lengths)
+
+    def _framed_lengths(
+        self, source_lengths: NDArray[Any], target_lengths: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the numbers of tokens of sources and targets with the special tokens that the model reads.
+
+        The EOS of a target does not count: it is a label, which the model does not read.
+        """
+        return source_lengths + self.framing_length, target_lengths + len(self.task.framing.target_prefix)
 
     @property
     def framing_length(self) -> int:
@@ -195,10 +207,14 @@ class Objective(nn.Module):
         return ""
 
     def source_token_loss(self, features: MixerOutput, batch: Batch) -> Loss:
-        """Compute the loss of labels of source tokens, from what the output layer reads at each token (B S D)."""
-        labeled = labeled_features(features.output, batch)  # N D: only positions with a label
-        sums = token_loss(self.model.output, labeled, batch.labels, self.task.label_smoothing)
-        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
+        """Compute the loss of a batch whose labels belong to source tokens, summed over its N labels.
+
+        `features.output` (B S D) is what the output layer reads at each source token. `batch.labels` (N) are the labels
+        of the tokens at `batch.label_positions` (N); the output layer is applied to these tokens only.
+        """
+        labeled = labeled_features(features.output, batch)  # N D
+        loss_sums = token_loss(self.model.output, labeled, batch.labels, smoothing=self.task.label_smoothing)
+        return build_loss(loss_sums, batch.labels, features.auxiliary_losses)
 
 
 class SequenceObjective(Objective):
@@ -221,7 +237,7 @@ class SequenceObjective(Objective):
             return self.source_token_loss(features, batch)
         inputs = self.decoder_inputs(batch, step)
         features = self.model.forward_features(batch.source, source_layout(batch), inputs, target_layout(batch))
-        sums = token_loss(
+        loss_sums = token_loss(
             self.model.output,
             features.output,
             batch.labels,
@@ -229,7 +245,7 @@ class SequenceObjective(Objective):
             rdrop_alpha=self.rdrop_alpha,
             copying=features.copying,
         )
-        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
+        return build_loss(loss_sums, batch.labels, features.auxiliary_losses)
 
 
 def token_loss(
@@ -251,28 +267,30 @@ def token_loss(
         copying: probabilities of copying source tokens, one distribution per label, if the output layer copies.
 
     Returns:
-        `total`; `nll_loss`, −log p of the labels; `smooth_loss`, minus the mean log p of all tokens; in evaluation
-        `correct`, the number of labels with the highest probability; with R-Drop `divergence`.
+        sums over the labels by name: `total`, the loss to be minimized; `nll_loss`, −log p of the label; `smooth_loss`,
+        minus the mean log p of all tokens of the vocabulary; without gradients (evaluation) `correct`, the number of
+        labels with the highest probability; with R-Drop `divergence`.
     """
     x, labels = features.flatten(0, -2), labels.flatten()  # N D, N
     copying = None if copying is None else copying.map(lambda tensor: tensor.flatten(0, -2))
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would synchronize
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        # skip positions without a label; on a GPU, finding them would wait for the device
         labeled = (labels != IGNORE_INDEX).nonzero()[:, 0]
         x, labels = x[labeled], labels[labeled]
         copying = None if copying is None else copying.map(lambda tensor: tensor[labeled])
-    if copying is not None or output.reads_log_probs:
+    if copying is not None or output.reads_log_probs:  # then log p is no softmax of linear logits
         alpha = rdrop_alpha if torch.is_grad_enabled() else 0.0  # the batches of an evaluation have no second pass
         return mixture_loss(output, x, copying, labels, smoothing=smoothing, rdrop_alpha=alpha)
     x = output_inputs(output, x)
-    rows = chunk_rows(x, output.weight)
+    chunk_size = tokens_per_chunk(x, output.weight)
     if torch.is_grad_enabled() and rdrop_alpha:
         # half as many tokens at a time, because p and log p of both passes exist together
         total, nll, smooth, divergence = RDropCrossEntropy.apply(
-            x, output.weight, output.bias, labels, smoothing, rdrop_alpha, rows // 2
+            x, output.weight, output.bias, labels, smoothing, rdrop_alpha, chunk_size // 2
         )
         return {"total": total, "nll_loss": nll, "smooth_loss": smooth, "divergence": divergence}
     if torch.is_grad_enabled():
-        total, nll, smooth = FusedCrossEntropy.apply(x, output.weight, output.bias, labels, smoothing, rows)
+        total, nll, smooth = FusedCrossEntropy.apply(x, output.weight, output.bias, labels, smoothing, chunk_size)
         return {"total": total, "nll_loss": nll, "smooth_loss": smooth}
     nll, smooth, correct = token_metrics(x, output.weight.to(x.dtype), output.bias, labels)
     total = (1 - smoothing) * nll + smoothing * smooth
@@ -280,11 +298,11 @@ def token_loss(
 
 
 def output_inputs(output: OutputLayer, features: Tensor) -> Tensor:
-    """Return the vectors that the weight matrix of the output layer is multiplied with, in the dtype of autocast.
+    """Return the vectors that the weight matrix (V W) of the output layer is multiplied with, in the dtype of autocast.
 
-    Shape: features (N, D) → (N, W), W being the width of the matrix, after the layer before the output layer, if any.
+    Shape: features (N, D) → (N, W). W is D, unless a layer before the matrix changes the width.
     """
-    x = output.output_features(features)
+    x = output.output_features(features)  # transformed and scaled
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
@@ -296,32 +314,32 @@ def token_log_probs(
 
     `copying` are the probabilities of copying source tokens at each position, if the output layer copies.
     """
-    x, flat = features.flatten(0, -2), labels.flatten()  # N D, N
-    if copying is not None or output.reads_log_probs:
+    x, flat_labels = features.flatten(0, -2), labels.flatten()  # N D, N
+    if copying is not None or output.reads_log_probs:  # then log p is no softmax of linear logits
         copying = None if copying is None else copying.map(lambda tensor: tensor.flatten(0, -2))
-        return mixture_log_probs(output, x, copying, flat).view_as(labels)
+        return mixture_log_probs(output, x, copying, flat_labels).view_as(labels)
     labeled = None
-    if x.device.type == "cpu":  # on a GPU this would synchronize
-        labeled = (flat != IGNORE_INDEX).nonzero()[:, 0]
-        x, flat = x[labeled], flat[labeled]
+    if x.device.type == "cpu":  # skip positions without a label; on a GPU, finding them would wait for the device
+        labeled = (flat_labels != IGNORE_INDEX).nonzero()[:, 0]
+        x, flat_labels = x[labeled], flat_labels[labeled]
     x = output_inputs(output, x)
-    log_p = TokenLogProbs.apply(x, output.weight, output.bias, flat, chunk_rows(x, output.weight))
+    log_p = TokenLogProbs.apply(x, output.weight, output.bias, flat_labels, tokens_per_chunk(x, output.weight))
     if labeled is not None:
         log_p = log_p.new_zeros(labels.numel()).index_copy(0, labeled, log_p)
     return log_p.view_as(labels)
 
 
-def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Sequence[Tensor] = ()) -> Loss:
-    """Make a `Loss` of sums over the labels by name: "total" is minimized, the others become metrics.
+def build_loss(loss_sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Sequence[Tensor] = ()) -> Loss:
+    """Build the `Loss` of a batch from sums over its labels, by name: "total" is minimized, the others are metrics.
 
-    Auxiliary losses of layers, such as load balancing, are means and therefore added once per label. Labels may be
-    ignored (`IGNORE_INDEX`).
+    Nothing is divided here. Auxiliary losses of layers, such as load balancing, are means, and so they are added once
+    per label. `labels` equal to `IGNORE_INDEX` do not count.
     """
     num_labels = (labels != IGNORE_INDEX).sum()
-    total = sums["total"]
+    total = loss_sums["total"]
     for auxiliary in auxiliary_losses:
         total = total + auxiliary * num_labels
-    metrics = {name: value.detach() for name, value in sums.items() if name != "total"}
+    metrics = {name: value.detach() for name, value in loss_sums.items() if name != "total"}
     return Loss(total, num_labels, metrics)
 
 
@@ -346,13 +364,14 @@ def target_layout(batch: Batch) -> SequenceLayout:
 def _layout(ids: Tensor, lengths: Tensor, max_length: int | None) -> SequenceLayout:
     """Return positions and lengths of the sequences in `ids` (B T), which have these lengths.
 
-    With a `max_length`, they are packed into one row, and no sequence is longer; None: each has a row of its own.
+    If `max_length` is None, each sequence has a padded row of its own. Otherwise all are packed into one row, and none
+    is longer than `max_length`.
     """
     if max_length is None:
         return SequenceLayout.padded(ids.shape[1], lengths)
     return SequenceLayout.packed_row(ids.shape[1], lengths, max_length)
 
 
-def concat_ids(*parts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+def concat_ids(*sequences: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
     """Concatenate sequences of token ids to one array."""
-    return np.concatenate([np.asarray(part, np.int64) for part in parts])
+    return np.concatenate([np.asarray(ids, np.int64) for ids in sequences])

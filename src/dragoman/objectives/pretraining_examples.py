@@ -35,7 +35,7 @@ def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> 
     They come from the first texts of a store; `seed` decides which tokens are corrupted. An objective that corrupts
     nothing has none.
     """
-    examples: dict[str, PretrainingExample] = {}
+    examples: dict[str, PretrainingExample] = {}  # the first one of each kind, by its note
     for index in range(min(ROWS_TRIED, len(store))):
         row = corrupt_row(objective, store, index, seed)
         if row is None:
@@ -72,15 +72,17 @@ def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
 def _render(objective: Objective, ids: Sequence[int] | np.ndarray) -> str:
     """Decode token ids as text, in which masks, sentinels and separators appear by their names."""
     tokenizer, model = objective.task.target_tokenizer, objective.task.model
-    names = {number: f"<extra_id_{n}>" for n, number in enumerate(sentinel_ids(tokenizer, model.vocab_size))}
+    names = {token: f"<extra_id_{n}>" for n, token in enumerate(sentinel_ids(tokenizer, model.vocab_size))}  # by id
     symbols = {tokenizer.mask: "<mask>", tokenizer.sep: "<sep>", tokenizer.cls: "<cls>"}
-    names |= {number: name for number, name in symbols.items() if number is not None}
-    texts: list[str] = []
-    pending: list[int] = []  # tokens since the last special one
+    names |= {
+        token: name for token, name in symbols.items() if token is not None
+    }  # None: the tokenizer has no such one
+    rendered: list[str] = []  # texts and names, in the order of the tokens
+    pending: list[int] = []  # tokens since the last named one
     for token in [*map(int, ids), None]:  # None marks the end
         if token is not None and token not in names:
             pending.append(token)
             continue
-        texts += [tokenizer.decode(pending).strip(), "" if token is None else names[token]]
+        rendered += [tokenizer.decode(pending).strip(), "" if token is None else names[token]]
         pending = []
-    return " ".join(text for text in texts if text)
+    return " ".join(text for text in rendered if text)

@@ -54,22 +54,23 @@ class CandidateSet:
     counts: NDArray[np.int64]
     baseline: Floats | None = None
 
-    def sum_by_sentence(self, values: Floats) -> Floats:
+    def sum_by_sentence(self, candidate_values: Floats) -> Floats:
         """Sum the values of C candidates over each sentence; return for each candidate the sum of its sentence, C."""
-        return np.bincount(self.sentence, values).astype(float)[self.sentence]
+        return np.bincount(self.sentence, candidate_values).astype(float)[self.sentence]
 
     def advantages(self) -> Floats:
         """Return the weight of each candidate's log p in the gradient (C): reward minus baseline, times its share.
 
-        The share is that of the candidate in all that were generated for its sentence.
+        The share is how often the candidate was generated (`counts`), divided by how many candidates were generated for
+        its sentence.
         """
-        generated = self.sum_by_sentence(self.counts.astype(float))
+        num_generated = self.sum_by_sentence(self.counts.astype(float))  # C: for the sentence of each candidate
         if self.baseline is not None:
             baseline = self.baseline[self.sentence]
-        else:  # of the others only, so that it is independent of the candidate
+        else:  # the mean reward of the others only, so that it is independent of the candidate
             total = self.sum_by_sentence(self.counts * self.rewards)
-            baseline = (total - self.rewards) / np.maximum(generated - 1, 1)
-        return (self.rewards - baseline) * self.counts / generated
+            baseline = (total - self.rewards) / np.maximum(num_generated - 1, 1)
+        return (self.rewards - baseline) * self.counts / num_generated
 
 
 class RewardObjective(SequenceObjective):
@@ -170,12 +171,12 @@ class RewardObjective(SequenceObjective):
         likelihood = super().forward(batch, step)
         if not torch.is_grad_enabled():
             return likelihood
-        rows, references = self.references(batch)
+        rows, references = self.references(batch)  # those that hold a pair
         source, lengths = batch.source[rows], batch.source_lengths[rows]
         candidates = self.find_candidates(source, lengths, references)
         log_p, auxiliary_losses = self.log_probs(source, lengths, candidates)
         total = self.likelihood_weight * likelihood.total + self.risk(candidates, log_p)
-        for auxiliary in auxiliary_losses:
+        for auxiliary in auxiliary_losses:  # means, such as load balancing, which are added once per label
             total = total + auxiliary * likelihood.num_labels
         return likelihood._replace(total=total)
 
@@ -201,18 +202,18 @@ class RewardObjective(SequenceObjective):
         sentence: list[int] = []
         counts: list[int] = []
         for number, generated in enumerate(self._generate(self.engine, source, lengths, limits, keys)):
-            # how often each candidate was generated; the reference may be a candidate that was not
-            unique: dict[tuple[int, ...], int] = {tuple(references[number]): 0} if self.include_reference else {}
+            # candidate → how often it was generated; the reference may be a candidate that was not
+            count_of: dict[tuple[int, ...], int] = {tuple(references[number]): 0} if self.include_reference else {}
             for tokens in generated:
-                unique[tuple(tokens)] = unique.get(tuple(tokens), 0) + 1
-            labels += map(list, unique)
-            sentence += [number] * len(unique)
-            counts += unique.values()
+                count_of[tuple(tokens)] = count_of.get(tuple(tokens), 0) + 1
+            labels += map(list, count_of)
+            sentence += [number] * len(count_of)
+            counts += count_of.values()
         reference_texts = [self._text(target) for target in references]
         rewards = self._rewards(labels, [reference_texts[number] for number in sentence])
         baseline = None
         if self.baseline == "greedy":
-            translations = self._generate(self.greedy_engine, source, lengths, limits, keys)
+            translations = self._generate(self.greedy_engine, source, lengths, limits, keys)  # one for each source
             baseline = self._rewards([best for (best,) in translations], reference_texts)
         elif self.baseline == "none":
             baseline = np.zeros(len(references))
@@ -221,9 +222,10 @@ class RewardObjective(SequenceObjective):
     def _generate(
         self, engine: SearchEngine, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor
     ) -> list[list[list[int]]]:
-        """Return the token ids, with EOS, of the targets that an engine generates for each source.
+        """Return the token ids of the targets that an engine generates for each source, with EOS unless truncated.
 
-        Sources are N S, with lengths N; `limits` N are those of the targets, `keys` N decide the random numbers.
+        Sources are N S, with lengths N; `limits` (N) are the largest lengths of the targets; `keys` (N) seed the random
+        numbers of each source.
         """
         model, max_lengths = self.model, limits.to(source.device)
         if (limit := model.max_target_length(lengths)) is not None:
@@ -266,12 +268,12 @@ class RewardObjective(SequenceObjective):
     def log_probs(self, source: Tensor, lengths: Tensor, candidates: CandidateSet) -> tuple[Tensor, Sequence[Tensor]]:
         """Return log p(y|x) of every candidate (C) with teacher forcing, and the auxiliary losses of the layers.
 
-        Sources are ids N S, with lengths N; candidates know the number of their sentence.
+        Sources are ids N S, with lengths N; `candidates.sentence` (C) has the row of each candidate's source.
         """
         device, framing = source.device, self.task.framing
         inputs, input_lengths = pad_rows([[framing.bos, *tokens[:-1]] for tokens in candidates.labels], framing.pad)
         labels, _ = pad_rows(candidates.labels, IGNORE_INDEX)
-        labels[:, : len(framing.forced_bos)] = IGNORE_INDEX  # generated with probability 1
+        labels[:, : len(framing.forced_bos)] = IGNORE_INDEX  # forced tokens are generated with probability 1
         target, target_lengths, sentence = (
             tensor.to(device) for tensor in (inputs, input_lengths, torch.from_numpy(candidates.sentence))
         )
@@ -360,9 +362,10 @@ class MinimumRiskObjective(RewardObjective):
         `log_p` (C) are the log-probabilities of the candidates, which are ordered by sentence.
         """
         sentence = candidates.sentence
-        number = np.arange(len(sentence)) - np.searchsorted(sentence, sentence)  # of the candidate in its sentence
-        index = tuple(torch.from_numpy(values).to(log_p.device) for values in (sentence, number))
-        shape = (int(sentence.max()) + 1, int(number.max()) + 1)
+        # C: number of each candidate (0, 1, …) among those of its sentence
+        number = np.arange(len(sentence)) - np.searchsorted(sentence, sentence)
+        index = tuple(torch.from_numpy(indices).to(log_p.device) for indices in (sentence, number))
+        shape = (int(sentence.max()) + 1, int(number.max()) + 1)  # sentences, candidates
         scores = log_p.new_full(shape, -torch.inf).index_put(index, self.sharpness * log_p)
         rewards = log_p.new_zeros(shape).index_put(index, torch.from_numpy(candidates.rewards).to(log_p))
         return -(scores.softmax(-1) * rewards).sum()

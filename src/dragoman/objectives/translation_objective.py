@@ -68,8 +68,9 @@ class TranslationObjective(SequenceObjective):
         self.rdrop_alpha = rdrop_alpha
         self.subword_samplers = bpe_dropout_segmenters(task)
         model, framing = task.model, task.framing
-        plain = not sampling_rate and not rdrop_alpha and framing.pad != framing.eos
-        if model.is_decoder_only and model.supports_packing and plain:
+        # in concatenated rows the padding token stands for no label, so that it must differ from the label EOS
+        can_concatenate = not sampling_rate and not rdrop_alpha and framing.pad != framing.eos
+        if model.is_decoder_only and model.supports_packing and can_concatenate:
             self.labels_source, self.build_row = True, self._concatenated_row
         self.doubled, self.static_shapes = rdrop_alpha > 0, not sampling_rate
         self.supports_packing = model.supports_packing and (self.labels_source or not model.is_decoder_only)
@@ -77,12 +78,14 @@ class TranslationObjective(SequenceObjective):
     def _concatenated_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Concatenate source and target of pair number `index` of the store to one training example of a decoder.
 
-        The label of a token is the next one of the target; the padding token stands for no label. `random` is not used.
+        The label of a token is the next one of the target. Source tokens, and tokens before a forced one, have the
+        padding token as label, which stands for none. `random` is not used.
         """
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         target = concat_ids(framing.target_prefix, store.target(index), (framing.eos,))
         no_labels = np.full(len(source) + len(framing.forced_bos), framing.pad)
+        # the target begins with BOS and forced tokens; the last of these has the first label
         labels = concat_ids(no_labels, target[len(framing.target_prefix) :])
         return BatchRow(source=concat_ids(source, target[:-1]), target=labels)
 
@@ -138,13 +141,15 @@ def bpe_dropout_segmenters(task: TaskContext) -> SubwordSamplers:
     if not source.has_merges:
         return None, BPEDropout(target, task.bpe_dropout)  # raises a UserError if the target has no merges either
     source_sampler = BPEDropout(source, task.bpe_dropout) if task.model.source_features is None else None
-    return source_sampler, BPEDropout(target, task.bpe_dropout) if target.has_merges else None
+    target_sampler = BPEDropout(target, task.bpe_dropout) if target.has_merges else None
+    return source_sampler, target_sampler
 
 
 def teacher_forcing_ratio(progress: float, decay: SamplingDecay) -> float:
-    """Return the share of decoder inputs that are not sampled: from 1 to 0 as `progress`, from 0, grows to 1.
+    """Return the share of decoder inputs that are target tokens, not sampled ones, in scheduled sampling.
 
-    `decay` is one of the functions of scheduled sampling (Bengio et al. 2015, §2.4).
+    It falls from about 1 to about 0 while `progress`, the share of `sampling_steps` that are done, grows from 0 to 1.
+    `decay` is one of the functions of Bengio et al. (2015, §2.4).
     """
     progress = min(1.0, progress)
     if decay == "linear":

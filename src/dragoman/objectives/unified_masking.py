@@ -23,8 +23,8 @@ from dragoman.objectives.objective import (
     Objective,
     SequenceObjective,
     TaskContext,
+    build_loss,
     concat_ids,
-    reduce_loss,
     source_layout,
     token_loss,
 )
@@ -88,9 +88,10 @@ class UnifiedMaskedObjective(Objective):
         `TARGET_SEGMENT` have the sequence-to-sequence mask.
         """
         framing, ids = self.task.framing, store.source(index)
-        choice, split_choice = random.random(2)
-        token_type = (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SOURCE_SEGMENT)[int((choice >= self.bounds).sum())]
-        split = len(ids)
+        mask_choice, split_choice = random.random(2)
+        mask_number = int((mask_choice >= self.bounds).sum())  # how many of the three bounds it exceeds
+        token_type = (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SOURCE_SEGMENT)[mask_number]
+        split = len(ids)  # number of tokens of the first segment: all
         if len(ids) > 1 and (token_type == SOURCE_SEGMENT or (token_type == FIRST_SEGMENT and split_choice < 0.5)):
             split = 1 + int(random.random() * (len(ids) - 1))
         elif token_type == SOURCE_SEGMENT:
@@ -117,12 +118,13 @@ class UnifiedMaskedObjective(Objective):
         assert row.token_type_ids is not None
         return MASK_NAMES[int(row.token_type_ids[0])]
 
-    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sequences that texts of `source` tokens become, with the special tokens.
+    def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """Return for each text how many tokens its row of a batch has at most: the text with special tokens.
 
-        These are the tokens before and after a source and, if the text is split, a separator and another EOS.
+        These are the tokens before and after a source and, if the text is split, a separator and another EOS. The
+        arguments are equal: both are the numbers of tokens of the texts.
         """
-        return source + self.framing_length + 2  # separator, EOS
+        return source_lengths + self.framing_length + 2  # separator, EOS
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the cross-entropy of the masked tokens; the training step is not used."""
@@ -156,12 +158,12 @@ class MaskedTargetObjective(SequenceObjective):
         self.masker = make_masker(task, mask_rate)
         self.subword_samplers = bpe_dropout_segmenters(task)
 
-    def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sequences that pairs of `source` and `target` tokens become, with special tokens.
+    def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """Return for each pair how many tokens its row of a batch has, with special tokens.
 
-        The target has both SEP and EOS, one more than other objectives count.
+        The model reads both SEP and EOS of a target, one token more than with other objectives.
         """
-        return super().row_length(source, target + 1)
+        return super().row_length(source_lengths, target_lengths + 1)
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the loss of masked target tokens in training, and that of all target tokens in validation.
@@ -184,10 +186,10 @@ class MaskedTargetObjective(SequenceObjective):
             target_lengths=batch.target_lengths + 1,  # EOS
         )
         labels = target.where(is_selected, IGNORE_INDEX)
-        sums = token_loss(self.model.output, features.output, labels, smoothing=self.task.label_smoothing)
+        loss_sums = token_loss(self.model.output, features.output, labels, smoothing=self.task.label_smoothing)
         scale = is_label.sum() / is_selected.sum().clamp(min=1)
-        sums = {name: value * scale for name, value in sums.items()}
-        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
+        loss_sums = {name: value * scale for name, value in loss_sums.items()}
+        return build_loss(loss_sums, batch.labels, features.auxiliary_losses)
 
     def _replacements(self, target: Tensor) -> Tensor:
         """Return what takes the place of each target token (B T) if it is selected: itself, a random token or the mask.
