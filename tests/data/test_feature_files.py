@@ -56,7 +56,7 @@ def text(path: Path, *lines: str) -> Path:
 def test_examples_of_different_lengths(tmp_path: Path, compressed: bool) -> None:
     examples = rows(2, 0, 5, 1)
     signals = FeatureFile(save(tmp_path / "a.npz", examples, compressed))
-    assert (len(signals), signals.features) == (4, 3)
+    assert (len(signals), signals.dim) == (4, 3)
     for found, expected in zip(signals, examples, strict=True):
         assert found.dtype == np.float32
         assert np.array_equal(found, expected)

@@ -56,7 +56,7 @@ def test_the_mixture_by_hand() -> None:
     layout = SequenceLayout.padded(3, torch.tensor([3]))
     memory = Memory(states, layout, copied_tokens=layer.copied_tokens(torch.tensor([[2, 1, 2]]), layout, 3))
     decoded = MixerOutput(torch.tensor([[[1.0, 0.0]]]), stack_inputs=torch.tensor([[[3.0, 0.0]]]))
-    features = layer.attend_to_source(decoded, Context(SequenceLayout.padded(1, torch.tensor([1])), memory))
+    features = layer.add_copy_probabilities(decoded, Context(SequenceLayout.padded(1, torch.tensor([1])), memory))
     assert features.copying is not None
     # scores log 2, 0, log 4 → attention 2/7, 1/7, 4/7
     gate = 2 * (2 / 7 * math.log(2) + 4 / 7 * math.log(4)) + 0.5 * 1.0 + 0.25 * 3.0 + 0.125

@@ -37,7 +37,7 @@ def resegment(dropout: BPEDropout, ids: Sequence[int] | NDArray[np.int64], rng: 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=repr)
 @pytest.mark.parametrize("rate", [0.1, 0.7, 1.0])
 def test_the_text_stays_the_same(tokenizer: Tokenizer, rate: float) -> None:
-    dropout = BPEDropout(tokenizer, rate, pool=3)
+    dropout = BPEDropout(tokenizer, rate, pool_size=3)
 
     @given(some_text)
     def check(text: str) -> None:
@@ -50,7 +50,7 @@ def test_the_text_stays_the_same(tokenizer: Tokenizer, rate: float) -> None:
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=repr)
 @pytest.mark.parametrize("rate", [0.0, 1e-12])
 def test_without_drops_the_segmentation_is_that_of_the_tokenizer(tokenizer: Tokenizer, rate: float) -> None:
-    dropout = BPEDropout(tokenizer, rate, pool=2)
+    dropout = BPEDropout(tokenizer, rate, pool_size=2)
 
     @given(some_text)
     def check(text: str) -> None:
@@ -69,7 +69,7 @@ def test_dropping_all_merges_gives_characters(tokenizer: Tokenizer) -> None:
 
 
 def frequencies(tokenizer: Tokenizer, text: str, rate: float, draws: int) -> dict[tuple[str, ...], float]:
-    dropout, ids, generator = BPEDropout(tokenizer, rate, pool=draws), tokenizer.encode(text), rng()
+    dropout, ids, generator = BPEDropout(tokenizer, rate, pool_size=draws), tokenizer.encode(text), rng()
     seen = Counter(tuple(tokenizer.tokens(resegment(dropout, ids, generator).tolist())) for _ in range(draws))
     return {pieces: count / draws for pieces, count in seen.items()}
 
@@ -110,4 +110,4 @@ def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(UserError, match="from 0 to 1"):
         BPEDropout(TOKENIZERS[0], 1.5)
     with pytest.raises(UserError, match="pass 1 or more"):
-        BPEDropout(TOKENIZERS[0], 0.1, pool=0)
+        BPEDropout(TOKENIZERS[0], 0.1, pool_size=0)

@@ -23,9 +23,9 @@ from dragoman.training import comparison_training as comparison
 from dragoman.training.comparison_training import (
     SAME_FOR_ALL,
     ComparisonBudget,
-    check_request,
     evaluate_run,
     run_folder,
+    save_or_check_settings,
     saved_result,
     train_system,
 )
@@ -144,14 +144,16 @@ def test_results_belong_to_a_test_set(tmp_path: Path, config: Config, test_set: 
 
 def test_folder_rejects_another_budget_or_settings(tmp_path: Path, config: Config) -> None:
     budget = ComparisonBudget("tokens", 1000)
-    check_request(tmp_path, config, budget)
-    check_request(tmp_path, replace(config, training=replace(config.training, seed=5, device="cpu")), budget)
+    save_or_check_settings(tmp_path, config, budget)
+    save_or_check_settings(tmp_path, replace(config, training=replace(config.training, seed=5, device="cpu")), budget)
     with pytest.raises(UserError, match=r"budget\.amount=1000.*, but now budget\.amount=2000"):
-        check_request(tmp_path, config, ComparisonBudget("tokens", 2000))
+        save_or_check_settings(tmp_path, config, ComparisonBudget("tokens", 2000))
     with pytest.raises(
         UserError, match=r"training\.gradient_accumulation=1, but now training\.gradient_accumulation=2"
     ):
-        check_request(tmp_path, replace(config, training=replace(config.training, gradient_accumulation=2)), budget)
+        save_or_check_settings(
+            tmp_path, replace(config, training=replace(config.training, gradient_accumulation=2)), budget
+        )
 
 
 def test_budget_must_be_positive() -> None:

@@ -158,7 +158,7 @@ def resolve(
 
     config = Config(system=SystemConfig(name, size, settings or {}), training=TrainingConfig(**training))
     defaults = Defaults(resolve_objective(config, build(config), HOLDS.get(name, "pairs")))
-    choose_settings(defaults, store, device, num_valid=1000, build=build, new_model=True)
+    choose_settings(defaults, store, device, num_valid=1000, build_spec=build, new_model=True)
     return defaults.config, build(defaults.config), defaults.choices
 
 

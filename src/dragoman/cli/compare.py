@@ -188,7 +188,7 @@ def compare(
         log(f"metrics: {', '.join(metric_names)} ({choice.reason}; others: --metrics)")
     training.check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
-    training.check_request(folder, config, budget)
+    training.save_or_check_settings(folder, config, budget)
     results = _train_and_evaluate(folder, names, seed_list, config, budget, sources, references, metric_names, device)
     for name in names if ensembles else []:
         log(f"{name}: translating the test set with the ensemble of {len(seed_list)} seeds")

@@ -47,7 +47,7 @@ class PairTokens:
     eos: int
 
     @staticmethod
-    def of(framings: Sequence[Framing], corpus: Indices) -> PairTokens:
+    def of(framings: Sequence[Framing], corpus_of_pair: Indices) -> PairTokens:
         """Return the special tokens of the pairs of a batch, given the index of the corpus that each pair belongs to.
 
         `framings` has the special tokens of each corpus, or one element for all of them. They may differ in language
@@ -58,8 +58,8 @@ class PairTokens:
             return PairTokens(first.source_prefix, first.source_suffix, first.target_prefix, first.eos)
 
         def ids_of_pairs(affixes: list[tuple[int, ...]]) -> list[Indices]:
-            """Return the id of every pair, for each position of a prefix or suffix, given that of each corpus."""
-            return [np.array(corpus_ids)[corpus] for corpus_ids in zip(*affixes, strict=True)]
+            """Return one id per pair for each position of a prefix or suffix; `affixes` are those of the corpora."""
+            return [np.array(corpus_ids)[corpus_of_pair] for corpus_ids in zip(*affixes, strict=True)]
 
         return PairTokens(
             source_prefix=ids_of_pairs([framing.source_prefix for framing in framings]),
@@ -101,9 +101,9 @@ class BatchArrays:
         The target of a row is BOS y EOS; with `labels_source` it has a label for each source token, `pad` for none.
         """
         source = RaggedArray.from_rows(row.source for row in rows)
-        types = [row.token_type_ids for row in rows if row.token_type_ids is not None]
+        type_rows = [row.token_type_ids for row in rows if row.token_type_ids is not None]
         optional: dict[str, Any] = {  # fields of BatchArrays
-            "token_type_ids": RaggedArray.from_rows(types) if types else None,
+            "token_type_ids": RaggedArray.from_rows(type_rows) if type_rows else None,
             "sentence_labels": np.array([row.sentence_label for row in rows]),
         }
         if not labels_source:
@@ -112,7 +112,7 @@ class BatchArrays:
             return BatchArrays(source, target, labels, labels_source=False, **optional)
         ids = np.concatenate([row.target for row in rows]).astype(np.int64)  # the dtype of a store may be unsigned
         labels = RaggedArray(np.where(ids == pad, IGNORE_INDEX, ids), source.lengths)
-        no_target = RaggedArray(np.empty(0, np.int64), 0 * source.lengths)
+        no_target = RaggedArray(np.empty(0, np.int64), np.zeros_like(source.lengths))  # empty rows
         return BatchArrays(source, no_target, labels, labels_source=True, **optional)
 
     def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
@@ -122,12 +122,17 @@ class BatchArrays:
         labels. `indices` are those of the pairs in the store.
         """
         source, target = self.source.padded(pad, multiples), self.target.padded(pad, multiples)
-        added_rows = np.ones(len(source) - len(indices), np.int64)
+        num_added = len(source) - len(indices)
+
+        def padded_lengths(lengths: Indices, width: int) -> Indices:
+            """Return the lengths of all rows; those of added rows are 1, or 0 if there are no columns."""
+            return np.append(lengths, np.full(num_added, min(1, width), np.int64))
+
         arrays = {
             "source": source,
-            "source_lengths": np.concatenate((self.source.lengths, added_rows * min(1, source.shape[1]))),
+            "source_lengths": padded_lengths(self.source.lengths, width=source.shape[1]),
             "target": target,
-            "target_lengths": np.concatenate((self.target.lengths, added_rows * min(1, target.shape[1]))),
+            "target_lengths": padded_lengths(self.target.lengths, width=target.shape[1]),
             "labels": self.labels.padded(IGNORE_INDEX, multiples),
         }
         if self.labels_source:
@@ -136,7 +141,7 @@ class BatchArrays:
         if self.token_type_ids is not None:
             arrays["token_type_ids"] = self.token_type_ids.padded(0, multiples)
         if self.sentence_labels is not None:
-            arrays["sentence_labels"] = np.concatenate((self.sentence_labels, added_rows * IGNORE_INDEX))
+            arrays["sentence_labels"] = np.pad(self.sentence_labels, (0, num_added), constant_values=IGNORE_INDEX)
         return self._to_batch(indices, arrays)
 
     def to_packed_batch(self, indices: Indices, pad: int, shape: PackedShape) -> Batch:
@@ -237,13 +242,12 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
     for first, last in ((0, pairs), (pairs, rows)):
         selected = torch.cat([torch.arange(first, last) + copy * rows for copy in range(batch.copies)])
         half: dict[str, Any] = batch.tensors()
+        labels_of_positions = {}
         if (positions := half.pop("label_positions", None)) is not None:  # in the flattened source
             start, end = first * batch.source.shape[1], last * batch.source.shape[1]
             in_half = (positions >= start) & (positions < end)
-            labels = {"label_positions": positions[in_half] - start, "labels": half.pop("labels")[in_half]}
-        else:
-            labels = {}
-        half = {name: tensor[selected] for name, tensor in half.items()} | labels
+            labels_of_positions = {"label_positions": positions[in_half] - start, "labels": half.pop("labels")[in_half]}
+        half = {name: tensor[selected] for name, tensor in half.items()} | labels_of_positions
         half["indices"] = batch.indices[first:last]
         half["source_tokens"] = batch.copies * int(half["source_lengths"][: len(half["indices"])].sum())
         half["target_tokens"] = int((half["labels"] != IGNORE_INDEX).sum())
@@ -254,8 +258,9 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
 def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
     """Split a packed batch between two sequences, where half of all tokens is reached, and pack both halves again."""
     arrays, shape = _unpack(batch)
-    cumulative = np.cumsum(arrays.source.lengths + arrays.target.lengths)
-    middle = min(max(1, int(np.searchsorted(cumulative, cumulative[-1] / 2))), len(batch) - 1)
+    tokens_so_far = np.cumsum(arrays.source.lengths + arrays.target.lengths)
+    half_reached = int(np.searchsorted(tokens_so_far, tokens_so_far[-1] / 2))  # index of the pair
+    middle = min(max(1, half_reached), len(batch) - 1)  # each half has a pair
     ids = batch.source if batch.source.shape[1] and batch.source.dim() == 2 else batch.target  # not feature vectors
     pad = int(ids[0, -1])  # the last position of a packed row is always padding
     halves = []

@@ -58,7 +58,7 @@ class RowFormat:
     packed_lengths: Callable[[Lengths, Lengths], tuple[Lengths, Lengths]] = both_sides
     #: number of epochs whose rows (such as their masks) differ; then they repeat. None: never.
     distinct_epochs: int | None = None
-    doubled: bool = False  # whether every pair is in its batch twice
+    doubled: bool = False  # whether every pair is in its batch twice (as R-Drop needs it)
     #: segment source and target anew in every epoch (subword regularization)
     subword_samplers: SubwordSamplers = (None, None)
     model_framing: Framing | None = None  # that of a multilingual model, which has one for the languages of each corpus
@@ -108,22 +108,22 @@ class EpochRows:
     def lengths(self, pairs: Indices, epoch: int) -> list[Lengths]:
         """Return the lengths of source and target in the segmentation of an epoch.
 
-        `pairs` are store indices. A pair that would become too long (not `fits`) keeps its stored tokens, and so does a
-        source or target without subword regularization (None).
+        `pairs` are store indices. A pair that would become too long keeps its stored tokens, and so does a source or
+        target without subword regularization.
         """
-        resegmented, fits = self._resegment(pairs, epoch)
+        resegmented, is_short_enough = self._resegment(pairs, epoch)
         columns = zip(self.stored_lengths(pairs), resegmented)  # source, target
-        return [stored if new is None else np.where(fits, new.lengths, stored) for stored, new in columns]
+        return [stored if new is None else np.where(is_short_enough, new.lengths, stored) for stored, new in columns]
 
     def read(self, pairs: Indices, epoch: int) -> list[RaggedArray]:
         """Return the tokens of source and target in the segmentation of an epoch.
 
-        `pairs` are store indices. A pair that would become too long (not `fits`) keeps its stored tokens, and so does a
-        source or target without subword regularization (None).
+        `pairs` are store indices. A pair that would become too long keeps its stored tokens, and so does a source or
+        target without subword regularization.
         """
-        resegmented, fits = self._resegment(pairs, epoch)
+        resegmented, is_short_enough = self._resegment(pairs, epoch)
         columns = zip((column.read(pairs) for column in self.store.columns), resegmented)  # source, target
-        return [stored if new is None else new.where(fits, other=stored) for stored, new in columns]
+        return [stored if new is None else new.where(is_short_enough, other=stored) for stored, new in columns]
 
     def store_with_rows(self, pairs: Indices, epoch: int) -> TokenStore:
         """Return a view of the store in which these pairs have the segmentation of an epoch."""
@@ -140,8 +140,9 @@ class EpochRows:
     def _resegment(self, pairs: Indices, epoch: int) -> tuple[list[RaggedArray | None], NDArray[np.bool_]]:
         """Return source and target in the segmentation of an epoch, and which pairs are short enough to use it.
 
-        `pairs` are store indices. A source or target without subword regularization is None. The random keys depend on
-        seed, epoch, side (0: source, 1: target) and pair.
+        `pairs` are store indices. The limits are the longest stored source, target, pair and row. A source or target
+        without subword regularization is None. The random keys depend on seed, epoch, side (0: source, 1: target) and
+        pair.
         """
         resegmented: list[RaggedArray | None] = [None, None]
         if not self.resegments:
@@ -155,9 +156,9 @@ class EpochRows:
         source, target = (
             old if new is None else new.lengths for old, new in zip(self.stored_lengths(pairs), resegmented)
         )
-        fits = (source <= self.max_lengths[0]) & (target <= self.max_lengths[1])
-        fits &= source + target <= self.max_pair_length  # a decoder-only model reads both as one sequence
-        return resegmented, fits & (self.rows.row_length(source, target) <= self.max_row_length)
+        is_short_enough = (source <= self.max_lengths[0]) & (target <= self.max_lengths[1])
+        is_short_enough &= source + target <= self.max_pair_length  # a decoder-only model reads both as one sequence
+        return resegmented, is_short_enough & (self.rows.row_length(source, target) <= self.max_row_length)
 
 
 class Batches:
@@ -221,6 +222,7 @@ class Batches:
         source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         repeats = len(self.order) / max(1, len(self.store))  # 1, unless corpora are sampled by weight
         if self.packed_shape is None:
+            # in tokens as stored: those of the second copies, and those that subword regularization adds, are left out
             budget = (self.max_tokens / 2 if self.rows.doubled else self.max_tokens) / max(self.length_growth)
             tokens = repeats * (self.rows.row_length(source, target) * count).sum()
             return max(1, round(tokens / (BATCH_FILL * budget)))
@@ -288,7 +290,7 @@ class Batches:
         """Build the tensors of the pairs with these store indices; noise and segmentation depend on the epoch."""
         rows = self.rows
         if rows.build_row is None:
-            special = PairTokens.of(self.framings, corpus=self.store.corpus_numbers(indices))
+            special = PairTokens.of(self.framings, self.store.corpus_numbers(indices))
             source, target = self.epoch_rows.read(indices, epoch)
             arrays = BatchArrays.from_pairs(special, source, target)
         else:
@@ -313,7 +315,7 @@ class Batches:
         return np.random.Philox(key=[self.seed % 2**64, stream], counter=[0, number, epoch, 0])
 
     def _estimate_growth(self) -> list[float]:
-        """Estimate by which factors subword regularization lengthens rows of source and target: from 1,000 pairs."""
+        """Estimate from 1,000 pairs by which factors subword regularization lengthens the rows of source and target."""
         if not self.epoch_rows.resegments:
             return [1.0, 1.0]
         pairs = self.order.pair_indices(epoch=0, start=0, stop=1000)
@@ -336,15 +338,16 @@ class Batches:
         """
         source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         columns = self.rows.packed_lengths(source, target)
+        # tokens of source and target in the whole store
         totals = [growth * float((lengths * count).sum()) for lengths, growth in zip(columns, self.length_growth)]
         max_lengths = tuple(max(1, int(lengths.max())) for lengths in columns)
         row_lengths = tuple(
-            # 1 % more than the budget, and a position of padding at the end
+            # 1 % more than the budget, since pairs are not split; the last position is padding
             round_up(max(1.01 * self.budget * total / max(totals), longest + 1), PACKED_ROW_MULTIPLE) if total else 0
             for total, longest in zip(totals, max_lengths)
         )
         mean_sequences = int(count.sum()) * self.budget / max(totals)  # per batch
-        max_sequences = round_up(1.25 * mean_sequences, 64)  # 25 % more, and a multiple of 64
+        max_sequences = round_up(1.25 * mean_sequences, 64)  # 25 % more, for batches of short pairs
         return PackedShape(row_lengths, max_sequences, max_lengths)
 
 
@@ -377,16 +380,18 @@ def _fill_packed(indices: Indices, lengths: tuple[Lengths, Lengths], shape: Pack
     Starting with the smallest possible number of batches, the pairs are cut evenly by the tokens of the fuller side;
     while a batch exceeds a row of `shape` or its number of sequences, one more batch is tried.
     """
-    cumulative = [np.concatenate(([0], np.cumsum(column, dtype=np.int64))) for column in lengths]
+    # tokens of the source, and of the target, in the first 0, 1, … pairs
+    tokens_before = [np.concatenate(([0], np.cumsum(column, dtype=np.int64))) for column in lengths]
     capacities = [max(1, row - 1) for row in shape.row_lengths]  # the last position is always padding
-    fullest = int(np.argmax([sums[-1] / capacity for sums, capacity in zip(cumulative, capacities)]))  # side
+    rows_needed = [before[-1] / capacity for before, capacity in zip(tokens_before, capacities)]
+    tokens_of_fuller = tokens_before[int(np.argmax(rows_needed))]
     # what a batch may hold at most: tokens of the source and of the target, and sequences
-    limits = [*zip(cumulative, capacities), (np.arange(len(indices) + 1), shape.max_sequences)]
-    num_batches = max(1, *(-(-int(sums[-1]) // capacity) for sums, capacity in limits))
+    limits = [*zip(tokens_before, capacities), (np.arange(len(indices) + 1), shape.max_sequences)]
+    num_batches = max(1, *(-(-int(before[-1]) // capacity) for before, capacity in limits))
     while True:
-        cuts = cumulative[fullest][-1] * np.arange(1, num_batches) / num_batches  # tokens before each boundary
-        ends = np.concatenate(([0], np.searchsorted(cumulative[fullest], cuts), [len(indices)]))
-        one_pair_each = (np.diff(ends) <= 1).all()  # a longer row is made for a pair that does not fit
-        if one_pair_each or all((np.diff(sums[ends]) <= capacity).all() for sums, capacity in limits):
-            return [indices[start:end] for start, end in pairwise(ends) if end > start]
+        cuts = tokens_of_fuller[-1] * np.arange(1, num_batches) / num_batches  # tokens before each boundary
+        boundaries = np.concatenate(([0], np.searchsorted(tokens_of_fuller, cuts), [len(indices)]))
+        one_pair_each = (np.diff(boundaries) <= 1).all()  # a longer row is made for a pair that does not fit
+        if one_pair_each or all((np.diff(before[boundaries]) <= capacity).all() for before, capacity in limits):
+            return [indices[start:end] for start, end in pairwise(boundaries) if end > start]
         num_batches += 1

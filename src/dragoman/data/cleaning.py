@@ -56,14 +56,14 @@ NO_RATIO = np.iinfo(np.int16).min
 class RemovedPair:
     """An example of a pair that cleaning removed."""
 
-    location: str
+    location: str  # file and line
     source: str
     target: str | None
 
     def __str__(self) -> str:
         """Return file, line, source and target (if there is one), long texts shortened."""
         texts = [self.source] if self.target is None else [self.source, self.target]
-        return f"{self.location}: {' → '.join(map(_shorten, texts))}"
+        return f"{self.location}: {' → '.join(map(_quote, texts))}"
 
 
 @dataclass
@@ -79,7 +79,7 @@ class CleaningReport:
     """What cleaning removed; `usual` describes the usual lengths and scripts of the corpora."""
 
     pairs_read: int
-    pairs: int
+    pairs: int  # that were kept
     removed: dict[str, RemovedPairs]  # by reason
     usual: list[str]
 
@@ -152,7 +152,8 @@ class PairFilter:
             reason = self.find_flaw(texts)
             scripts = [main_script(text) if text and not reason else "" for text in texts]
             for side_counts, script in zip(script_counts, scripts):
-                side_counts[script] += bool(script)
+                if script:
+                    side_counts[script] += 1
             numbers = tuple(script_numbers.setdefault(script, len(script_numbers)) for script in scripts)
             joined_texts.append("\n".join(text for text in texts if text))
             rows.append((digest, ratio, numbers, reason_numbers.setdefault(reason, len(reason_numbers))))
@@ -306,7 +307,7 @@ class MeasuredPairs:
         bins[0] = 0  # pairs without a ratio
         if not max_ratio or not bins.sum():
             return []
-        median = int(np.searchsorted(np.cumsum(bins), bins.sum() / 2)) + NO_RATIO
+        median = int(np.searchsorted(np.cumsum(bins), bins.sum() / 2)) + NO_RATIO  # in steps, see RATIO_BINS
         usual = f"{2 ** (median / RATIO_BINS):.2f}"
         reason = self._new_reason(f"lengths differ more than {max_ratio:g}-fold from {usual} to 1")
         for block in self._blocks():
@@ -316,7 +317,10 @@ class MeasuredPairs:
         return [f"usual: {usual} target characters per source character"]
 
     def reject_other_scripts(self) -> list[str]:
-        """Remove pairs with a side in another script than most texts of this side; return a note on each side."""
+        """Remove pairs with a side in another script than most texts of this side; return a note on each side.
+
+        A side of which no script has a share of MIN_MAIN_SCRIPT_SHARE is not filtered.
+        """
         notes = []
         for side, (name, counts) in enumerate(zip(("source", "target"), self.script_counts)):
             if not counts.total():
@@ -328,8 +332,8 @@ class MeasuredPairs:
             notes.append(f"usual: {name} in {script} script")
             reason = self._new_reason(f"{name} not in {script} script")
             for block in self._blocks():
-                other = ~np.isin(block["scripts"][:, side], (0, self.scripts.index(script)))  # 0: without letters
-                block["reason"][other & (block["reason"] == KEPT)] = reason
+                is_other = ~np.isin(block["scripts"][:, side], (0, self.scripts.index(script)))  # 0: without letters
+                block["reason"][is_other & (block["reason"] == KEPT)] = reason
         return notes
 
     def reject_duplicates(self) -> None:
@@ -346,20 +350,21 @@ class MeasuredPairs:
     def _reject_repeated(self, all_hashes: NDArray[Any], reason: int, ignored: int | None = None) -> None:
         """Remove pairs with the hash of an earlier one that is kept, except those with the hash `ignored`.
 
-        So that memory is bounded, the hashes are divided by their remainders into parts, which are compared one by one.
+        `reason` is the number of the reason. So that memory is bounded, each pass over the pairs compares only hashes
+        with the same remainder.
         """
-        num_parts = max(1, math.ceil(len(self.measures) / MAX_HASHES))
-        for number in range(num_parts):
-            seen = np.empty(0, np.uint64)
+        num_passes = max(1, math.ceil(len(self.measures) / MAX_HASHES))
+        for remainder in range(num_passes):
+            seen = np.empty(0, np.uint64)  # in earlier blocks
             for start, block in zip(range(0, len(self.measures), BLOCK_PAIRS), self._blocks()):
-                hashes = all_hashes[start : start + BLOCK_PAIRS]
-                compared = (hashes % np.uint64(num_parts) == number) & (block["reason"] == KEPT)
+                block_hashes = all_hashes[start : start + BLOCK_PAIRS]
+                compared = (block_hashes % np.uint64(num_passes) == remainder) & (block["reason"] == KEPT)
                 if ignored is not None:
-                    compared &= hashes != ignored
+                    compared &= block_hashes != ignored
                 rows = np.flatnonzero(compared)
-                hashes = hashes[rows]
+                hashes = block_hashes[rows]
                 distinct, first = np.unique(hashes, return_index=True)
-                is_first = np.zeros(len(rows), bool)
+                is_first = np.zeros(len(rows), bool)  # within the block
                 is_first[first] = True
                 block["reason"][rows[~is_first | np.isin(hashes, seen)]] = reason
                 seen = np.union1d(seen, distinct)
@@ -370,19 +375,19 @@ class MeasuredPairs:
         `usual` describes the usual lengths and scripts of the corpora.
         """
         counts = np.zeros(256, np.int64)  # pairs by number of the reason, which is a byte
-        examples: dict[int, list[int]] = {}  # indices of the first pairs by reason
+        examples: dict[int, list[int]] = {}  # indices of the first pairs by number of the reason
         start = 0
         for block in self._blocks():
             counts += np.bincount(block["reason"], minlength=256)
-            for reason in np.unique(block["reason"]).tolist():
-                indices = examples.setdefault(reason, [])
-                if reason != KEPT and len(indices) < MAX_REMOVED_EXAMPLES:
-                    rows = np.flatnonzero(block["reason"] == reason)[: MAX_REMOVED_EXAMPLES - len(indices)]
+            for number in np.unique(block["reason"]).tolist():
+                indices = examples.setdefault(number, [])
+                if number != KEPT and len(indices) < MAX_REMOVED_EXAMPLES:
+                    rows = np.flatnonzero(block["reason"] == number)[: MAX_REMOVED_EXAMPLES - len(indices)]
                     indices += (rows + start).tolist()
             start += len(block)
-        texts = _read_pairs(data_format, corpora, sorted(index for indices in examples.values() for index in indices))
+        pairs = _read_pairs(data_format, corpora, sorted(index for indices in examples.values() for index in indices))
         removed = {
-            reason: RemovedPairs(int(counts[number]), [texts[index] for index in examples.get(number, [])])
+            reason: RemovedPairs(int(counts[number]), [pairs[index] for index in examples.get(number, [])])
             for number, reason in enumerate(self.reasons)
             if number != KEPT and counts[number]
         }
@@ -434,7 +439,7 @@ def letter_share(text: str) -> float:
 
 @cache
 def _script(character: str) -> str:
-    """Return the script of a letter, such as Latin; EAST_ASIAN for Han and kana, "" for other characters."""
+    """Return the script of a letter, such as Latin; EAST_ASIAN for Han and kana, "" if the character is no letter."""
     script = script_of(character) or ""
     return EAST_ASIAN if script in EAST_ASIAN_SCRIPTS else script
 
@@ -445,7 +450,7 @@ def _is_letter_or_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "LM"
 
 
-def _shorten(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a text in quotation marks, on one line, cut if it is long."""
     text = " ".join(text.split())
     return f"“{text if len(text) <= MAX_EXAMPLE_CHARACTERS else text[: MAX_EXAMPLE_CHARACTERS - 1] + '…'}”"

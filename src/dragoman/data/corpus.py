@@ -53,7 +53,7 @@ class ColumnChoice(NamedTuple):
 
     role: str  # source, target or features: the name of the column by default
     column: Column | None = None  # its name or number, if it was chosen
-    language: str = ""  # en: the name of the column, or the language of a translation memory
+    language: str = ""  # such as en: the name of the column, or the language in a translation memory
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Corpus:
 
     @property
     def columns(self) -> tuple[ColumnChoice, ColumnChoice]:
-        """Which columns of a file with source and target are these two: by name, number or language."""
+        """The columns of source and target in a file with both, each chosen by name, number or language."""
         return (
             ColumnChoice("source", self.source_column, self.source_language),
             ColumnChoice("target", self.target_column, self.target_language),
@@ -131,16 +131,21 @@ class Corpus:
         return bool(self.feature_columns) or self.source_features is not None
 
     @property
+    def _is_array_file(self) -> bool:
+        """Whether the source is a file of arrays of feature vectors (.npy or .npz)."""
+        return self.source.suffix.lower() in FEATURE_SUFFIXES and not self.format
+
+    @property
     def has_features(self) -> bool:
         """Whether the sources are feature vectors, of a file of arrays or of image and sound files."""
-        return (self.source.suffix.lower() in FEATURE_SUFFIXES and not self.format) or self.has_media
+        return self._is_array_file or self.has_media
 
     @property
     def has_media(self) -> bool:
         """Whether the source is a list or folder of image or sound files."""
         from dragoman.data.media_files import contains_media, lists_media
 
-        if self.source.suffix.lower() in FEATURE_SUFFIXES and not self.format:
+        if self._is_array_file:
             return False
         if not self.source.is_file():  # a pipe can be read only once
             return self.source.is_dir() and contains_media(self.source)
@@ -177,7 +182,10 @@ class Corpus:
         return file_format
 
     def with_language_files(self) -> Corpus:
-        """Replace the stem of a Moses corpus by its files: `corpus` for en and de becomes corpus.en and corpus.de."""
+        """Replace the stem of a Moses corpus by its files: `corpus` for en and de becomes corpus.en and corpus.de.
+
+        A corpus whose source exists, or that has a target file, is returned as it is.
+        """
         if self.target is not None or not self.source_language or self.source.exists():
             return self
         source, target = (
@@ -204,8 +212,9 @@ class Corpus:
 
     def read_lines(self, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
         """Yield (number from 1, text) for the lines of the source file; an empty file is a UserError by default."""
-        lines = read_raw_lines(self.source, allow_empty)
-        if self.stream is not None:
+        if self.stream is None:
+            lines = read_raw_lines(self.source, allow_empty)
+        else:
             lines = split_lines(self.stream, self.source, allow_empty=True)
         for number, line in enumerate(lines, 1):
             yield number, decode_line(line, self.source, number)

@@ -63,7 +63,7 @@ class DataFormat:
     @property
     def key(self) -> tuple[str, dict[str, Any]]:
         """Name and settings of the format: two formats with equal keys read the same pairs."""
-        return self.name, vars(self)  # the normalizer, if there is one
+        return self.name, vars(self)  # vars: the normalizer, if there is one
 
     @property
     def text_sides(self) -> tuple[bool, bool]:
@@ -155,7 +155,7 @@ class DocumentFormat(MonolingualFormat):
         Up to HOLDOUT_UNIT_LINES lines of a document are a unit, named by its first line: it is validation data as a
         whole, or not at all.
         """
-        unit, lines = "", 0  # of the present unit
+        unit, lines = "", 0  # first line of the present unit, and number of its lines so far
         for pair in corpus.read_sources():
             if not pair.source.strip():
                 lines = 0

@@ -70,8 +70,10 @@ class EpochOrder:
         if self.shuffle and len(self.counts) > 1:
             draws = _permute(draws, len(self), _round_keys(self.seed, purpose=_MIXTURE_KEY, numbers=[epoch]))
         corpus = np.searchsorted(self.ends, draws, side="right")
-        draws += (epoch * self.draws - (self.ends - self.draws))[corpus]  # counted per corpus, over all epochs
-        first_pair = np.cumsum(self.counts) - self.counts
+        first_draw = self.ends - self.draws  # of each corpus in an epoch
+        draws += (epoch * self.draws - first_draw)[corpus]  # from here on counted per corpus, over all epochs
+        first_pair = np.cumsum(self.counts) - self.counts  # of each corpus in the store
+        pairs = np.empty_like(draws)
         for index in np.unique(corpus).tolist():
             selected = corpus == index
             passes, positions = np.divmod(draws[selected], self.counts[index])
@@ -79,8 +81,8 @@ class EpochOrder:
                 passes, key_rows = np.unique(passes, return_inverse=True)
                 keys = _round_keys(self.seed, purpose=index, numbers=passes)  # passes × rounds
                 positions = _permute(positions, int(self.counts[index]), keys, None if len(passes) == 1 else key_rows)
-            draws[selected] = first_pair[index] + positions
-        return draws
+            pairs[selected] = first_pair[index] + positions
+        return pairs
 
 
 def draws_per_corpus(
@@ -107,7 +109,10 @@ def draws_per_corpus(
 
 
 def random_keys(seed: int, purpose: int, numbers: ArrayLike) -> UInt64Array:
-    """Return a random 64-bit key for each number; keys of different seeds and purposes are independent."""
+    """Return a random 64-bit key for each number: a hash of seed, purpose (any number that names the use) and number.
+
+    Keys of different seeds and purposes are independent.
+    """
     key = splitmix64(np.array([seed % 2**64], np.uint64) + GOLDEN_GAMMA)
     key = splitmix64(key + np.uint64(purpose) + GOLDEN_GAMMA)
     return splitmix64(key + np.asarray(numbers).astype(np.uint64) + GOLDEN_GAMMA)

@@ -61,9 +61,9 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
 
 
 def feature_dim(corpus: Corpus) -> int:
-    """Return the size of the vectors of a corpus; for images and sound, it follows from the settings and first file."""
+    """Return how many numbers a feature vector of a corpus has; for images and sound, those of the first file."""
     if not corpus.has_media:
-        return FeatureFile(corpus.source).features
+        return FeatureFile(corpus.source).dim
     return open_media(corpus, next(read_media_pairs(corpus))).feature_dim
 
 
@@ -80,7 +80,9 @@ def check_features(features: Any, size: int, name: str = "a source") -> FeatureA
             "sound files"
         )
     array = np.asarray(features)
-    if array.dtype.kind not in _NUMBERS or array.ndim != 2 or array.shape[1] != size:
+    if array.dtype.kind not in _NUMBERS:
+        raise UserError(f"the feature array of {name} must be numbers, but has the type {array.dtype}: convert it")
+    if array.ndim != 2 or array.shape[1] != size:
         shape = " × ".join(map(str, array.shape))
         raise UserError(
             f"the feature array of {name} must be numbers of shape length × {size}, but has shape {shape}: pass such "
@@ -99,8 +101,8 @@ class FeatureFile:
         """Open the file; raise a UserError if it has no vectors."""
         self.path = path
         self.values, self.lengths = _open_examples(path)
-        self.features: int = self.values.shape[-1]  # numbers per vector
-        if not len(self.lengths) or not self.features:
+        self.dim: int = self.values.shape[-1]  # numbers per vector
+        if not len(self.lengths) or not self.dim:
             raise _invalid_file(path, "is empty")
 
     def __len__(self) -> int:
@@ -112,13 +114,13 @@ class FeatureFile:
         end = 0
         for number, length in enumerate(self.lengths.tolist(), 1):
             start, end = end, end + length
-            yield check_features(self.values[start:end], size=self.features, name=f"{self.path}, example {number:,}")
+            yield check_features(self.values[start:end], size=self.dim, name=f"{self.path}, example {number:,}")
 
 
 def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return all vectors, N F, and the number of vectors of each example."""
     arrays = _open_arrays(path)
-    if "" in arrays:
+    if "" in arrays:  # the array of an .npy file
         array = arrays[""]
         if array.ndim != 3 or array.dtype.kind not in _NUMBERS:
             raise _invalid_file(path, f"contains an array of {_describe_array(array)}")
@@ -132,8 +134,9 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
         raise UserError(
             f"{path}: 'values' must be numbers of shape vectors × features, but is {actual}: write it again"
         )
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths.astype(np.int64) < 0).any():
-        actual = _describe_array(lengths)
+    are_integers = lengths.ndim == 1 and lengths.dtype.kind in "iu"
+    if not are_integers or (lengths.astype(np.int64) < 0).any():
+        actual = f"{_describe_array(lengths)}{f' with {lengths.min()}' if are_integers else ''}"
         raise UserError(
             f"{path}: 'lengths' must be integers of at least 0, one per example, but is {actual}: write it again"
         )

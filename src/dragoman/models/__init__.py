@@ -40,9 +40,9 @@ __all__ = [
     "ReplacedTokens",
     "ReplacedTokensModel",
     "Usage",
+    "cached_meta_model",
     "count_flops",
     "count_parameters",
-    "described_model",
     "meta_model",
     "model_from_dict",
     "model_to_dict",
@@ -78,16 +78,16 @@ def meta_model(spec: ModelSpec) -> Model:
         return spec.build()
 
 
-@lru_cache(maxsize=16)
-def _shared_model(spec: ModelSpec) -> Model:
-    """Build a model on torch's meta device, without memory for weights; calls with equal specs share one model."""
-    return meta_model(spec)
+_cached_meta_model = lru_cache(maxsize=16)(meta_model)
 
 
-def described_model(spec: ModelSpec) -> Model:
-    """Return a model on the meta device to read its properties and sizes; it is shared and must not be changed."""
+def cached_meta_model(spec: ModelSpec) -> Model:
+    """Return a model on torch's meta device, without memory for weights, to read its properties and sizes.
+
+    Calls with equal specs return the same model, so that nobody may change it.
+    """
     try:
-        return _shared_model(spec)
+        return _cached_meta_model(spec)
     except TypeError:  # a user's own part has a field that cannot be hashed
         return meta_model(spec)
 
@@ -97,15 +97,18 @@ def unallocated_model(spec: ModelSpec) -> Model:
 
     Buffers, such as the frequencies of sinusoids, have their values already. Nothing is drawn at random.
     """
-    thread = threading.get_ident()
+    building_thread = threading.get_ident()
 
-    def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
-        """Replace a parameter that this thread registers by one on the meta device; a tied one is already there."""
-        if parameter is None or parameter.is_meta or threading.get_ident() != thread:
+    def move_to_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        """Return a parameter on the meta device, which torch registers instead; None: the given one is registered.
+
+        Tied parameters are already there. Models that other threads build at this time keep their weights.
+        """
+        if parameter is None or parameter.is_meta or threading.get_ident() != building_thread:
             return None
         return nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
 
-    registration = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]  # may return
+    registration = register_module_parameter_registration_hook(move_to_meta)  # type: ignore[arg-type]  # may return
     try:
         return spec.build()
     finally:
@@ -114,14 +117,14 @@ def unallocated_model(spec: ModelSpec) -> Model:
 
 def count_parameters(spec: ModelSpec) -> int:
     """Count the weights of a model; shared ones count once."""
-    return sum(weight.numel() for weight in described_model(spec).parameters())
+    return sum(weight.numel() for weight in cached_meta_model(spec).parameters())
 
 
-def count_flops(spec: ModelSpec, source: int, target: int) -> int:
-    """Count the FLOPs of a forward pass over a pair of `source` and `target` tokens (numbers), without padding."""
-    return described_model(spec).flops(Workload(tokens=target, source=source, width=spec.dim))
+def count_flops(spec: ModelSpec, source_tokens: int, target_tokens: int) -> int:
+    """Count the FLOPs of a forward pass over one pair with these numbers of tokens, without padding."""
+    return cached_meta_model(spec).flops(Workload(tokens=target_tokens, source=source_tokens, width=spec.dim))
 
 
-def training_flops(spec: ModelSpec, source: int, target: int) -> int:
-    """Count the FLOPs of a training step over a pair of `source` and `target` tokens (numbers), without padding."""
-    return described_model(spec).training_flops(Workload(tokens=target, source=source, width=spec.dim))
+def training_flops(spec: ModelSpec, source_tokens: int, target_tokens: int) -> int:
+    """Count the FLOPs of a training step over one pair with these numbers of tokens, without padding."""
+    return cached_meta_model(spec).training_flops(Workload(tokens=target_tokens, source=source_tokens, width=spec.dim))

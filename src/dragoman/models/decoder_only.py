@@ -75,12 +75,12 @@ class DecoderOnlyModel(Model):
 
     @property
     def max_source_length(self) -> int | None:
-        """Largest number of source tokens: three quarters of the positions; the others are for the target. Or None."""
+        """Largest number of source tokens: 3/4 of the positions, the others being for the target; None if unlimited."""
         limit = position_limit(self.decoder)
         return None if limit is None else max(1, 3 * limit // 4)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """Return the largest number of target tokens for each source, B: the positions that it leaves; or None."""
+        """Return the largest number of target tokens for each source, B: the positions it leaves; None if unlimited."""
         limit = position_limit(self.decoder)
         return None if limit is None else limit - source_lengths
 
@@ -96,7 +96,7 @@ class DecoderOnlyModel(Model):
         target_layout: SequenceLayout,
         recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Read each source and its target as one sequence; return what the output layer reads for the target, B T D.
+        """Read each source and its target as one sequence; return the output layer's input for the target, B T D.
 
         Source (ids B S; S may be 0) and target (ids B T) are padded, and have their lengths in the layouts. The source
         is the prefix of the sequence, which is visible from all positions if the attention mask supports it.
@@ -137,7 +137,7 @@ class DecoderOnlyModel(Model):
         """
         batch, width = source.shape
         max_length = self.supported_length(width + max_length)
-        num_positions = max_length + self.positions_after_target
+        num_positions = max_length + self.positions_after_target  # with one for the mask, if the model predicts masks
         state = self.decoder.init_state(batch, num_positions, like=self.target_embedding.weight)
         if width:
             context = Context(SequenceLayout.padded(width, lengths), prefix_lengths=lengths)
@@ -153,7 +153,7 @@ class DecoderOnlyModel(Model):
         return self.target_embedding(source)
 
     def supported_length(self, max_length: int) -> int:
-        """Return how many of `max_length` positions can be used for tokens."""
+        """Return `max_length`, or the number of tokens for which the model has positions, if that is smaller."""
         limit = position_limit(self.decoder)
         return max_length if limit is None else min(max_length, limit - self.positions_after_target)
 
@@ -168,9 +168,9 @@ def join(source: Tensor, source_lengths: Tensor, target: Tensor) -> tuple[Tensor
 
     Returns the joined tokens (B S+T), and the positions of the target tokens in them (B T).
     """
-    positions = source_lengths[:, None] + torch.arange(target.shape[1], device=target.device)  # B T
-    tokens = torch.cat((source, torch.zeros_like(target)), 1)
-    return tokens.scatter(1, positions, target), positions
+    target_positions = source_lengths[:, None] + torch.arange(target.shape[1], device=target.device)  # B T
+    source_and_zeros = torch.cat((source, torch.zeros_like(target)), 1)  # B S+T
+    return source_and_zeros.scatter(1, target_positions, target), target_positions
 
 
 def select_positions(result: MixerOutput, positions: Tensor) -> MixerOutput:

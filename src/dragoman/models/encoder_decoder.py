@@ -109,8 +109,9 @@ class EncoderDecoderModel(Model):
         # lengthens the source, if the spec says so, and marks feature symbols in front of it, if there are any
         self.source_extension = spec.source_extension.build(spec.dim) if spec.source_extension else None
         self.feature_marking = None
-        if spec.feature_marking is not None and (table := self.embedding_tables[0]) is not None:
-            self.feature_marking = spec.feature_marking.build_marking(table)
+        source_table, _ = self.embedding_tables  # None if the source is feature vectors
+        if spec.feature_marking is not None and source_table is not None:
+            self.feature_marking = spec.feature_marking.build_marking(source_table)
         self.output = self.build_output()
         spec.initialization.apply(self)
         assign_paths(self)  # tells each layer its name in the model
@@ -154,7 +155,10 @@ class EncoderDecoderModel(Model):
 
     @property
     def max_source_length(self) -> int | None:
-        """Largest number of source tokens (or frames): the encoder's positions, times tokens per position; or None."""
+        """Largest number of source tokens or frames: the encoder's positions, times tokens per position.
+
+        None if it is unlimited.
+        """
         limit = position_limit(self.encoder)
         if limit is None:
             return None
@@ -180,7 +184,7 @@ class EncoderDecoderModel(Model):
         copied_tokens = self.output.copied_tokens(source, layout, encoded.output.shape[1])
         return Memory(
             states=encoded.output,
-            layout=replace(encoded_layout, position_ids=None),  # the decoder attends to columns
+            layout=replace(encoded_layout, position_ids=None),  # which only position encodings of the encoder use
             encoder_inputs=encoded.stack_inputs,
             final_state=encoded.final_state,
             copied_tokens=copied_tokens,
@@ -195,7 +199,7 @@ class EncoderDecoderModel(Model):
         target_layout: SequenceLayout,
         recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Run all layers but the output layer: what it reads at each target position, B T D, and auxiliary losses.
+        """Run all layers but the output layer; return its input at each target position, B T D, and auxiliary losses.
 
         Source (B S) and target (B T) are token ids, and their layouts hold positions and lengths of the sequences.
         `recorder`, if given, collects attention weights.
@@ -206,7 +210,7 @@ class EncoderDecoderModel(Model):
     def forward_targets(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
     ) -> MixerOutput:
-        """Run all layers but the output layer for R targets, several of each source: what it reads, R T D.
+        """Run all layers but the output layer for R targets, several of each source; return its input, R T D.
 
         Target r (ids R T, lengths R) belongs to source number `source_rows[r]` (ids B S, lengths B), which is encoded
         once. All are padded.
@@ -215,18 +219,20 @@ class EncoderDecoderModel(Model):
         return self._decode_features(target, Context(SequenceLayout.padded(target.shape[1], target_lengths), memory))
 
     def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
-        """Run the decoder on targets (ids B T): what the output layer reads, B T D, and auxiliary losses.
+        """Run the decoder on targets (ids B T); return the input of the output layer, B T D, and auxiliary losses.
 
-        The context holds positions and lengths of the targets, and the encoded source, with the encoder's losses.
+        The context holds positions and lengths of the targets, and the encoded source, with the encoder's losses. In
+        models that copy, the result also holds the probabilities of copying source tokens.
         """
-        decoded = self.output.attend_to_source(self.decoder(self.target_embedding(target), context), context)
+        decoded = self.decoder(self.target_embedding(target), context)
+        result = self.output.add_copy_probabilities(decoded, context)  # unchanged in models that do not copy
         encoder_losses = context.memory.auxiliary_losses if context.memory is not None else ()
-        return decoded._replace(auxiliary_losses=encoder_losses + decoded.auxiliary_losses)
+        return result._replace(auxiliary_losses=encoder_losses + result.auxiliary_losses)
 
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
         """Return a model that generates only N `tokens` (ids), under new ids 0 … N−1; it shares the other modules."""
         model = copy(self)
-        model._modules = dict(self._modules)  # replace modules of the copy only
+        model._modules = dict(self._modules)  # a dict of its own: only modules of the copy are replaced
         model.vocab_size, model.output = len(tokens), self.output.restrict_vocabulary(tokens)
         model._modules["target_embedding"] = RestrictedEmbedding(self.target_embedding, tokens)
         return model
@@ -242,7 +248,7 @@ class EncoderDecoderModel(Model):
         memory = self.encode(source, SequenceLayout.padded(source.shape[1], lengths))
         for layer in self.memory_layers:  # computed once, not in every step
             memory.projections[layer.path] = layer.project_memory(memory)
-        max_length = min(max_length, position_limit(self.decoder) or max_length)
+        max_length = min(max_length, position_limit(self.decoder) or max_length)  # None: no limit
         state = self.decoder.init_state(batch=source.shape[0] * beam, max_length=max_length, like=memory.states)
         tokens = first_tokens(first, source.shape[0], source.device).repeat_interleave(beam)
         return DecodingStart(memory, state, tokens, positions=torch.zeros_like(tokens), max_length=max_length)

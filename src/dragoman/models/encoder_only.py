@@ -141,7 +141,7 @@ class EncoderModel(Model):
         recorder: Recorder | None = None,
         token_types: Tensor | None = None,
     ) -> MixerOutput:
-        """Run all layers but the output layer: what it reads at each source position (ids B S), B S D.
+        """Run all layers but the output layer; return its input at each source position (ids B S), B S D.
 
         The layout holds positions and lengths of the tokens; `recorder`, if given, collects attention weights.
         `token_types` (B S) are the numbers of BERT's segments, by default 0. The arguments for a target, which other
@@ -192,17 +192,16 @@ class EncoderOnlyModel(EncoderModel):
         elif spec.num_labels:
             self.usage = CLASSIFY if spec.one_label_per_sequence else TAG
         outputs = spec.vocab_size if spec.num_labels is None else spec.num_labels
-        self.vocab_size = outputs or spec.dim
+        self.vocab_size = outputs or spec.dim  # width of the output
         self.encoder = spec.encoder.build(spec.dim)
-        table = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
-        self.source_embedding = table if source_embedding is None else source_embedding
-        self.types = nn.Embedding(spec.token_types, table.width) if spec.token_types else None
-        tied = table if spec.tied_embeddings and predicts_tokens else None
+        if source_embedding is None:
+            source_embedding = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
+        self.source_embedding = source_embedding
+        self.types = nn.Embedding(spec.token_types, source_embedding.width) if spec.token_types else None
         self.output: OutputLayer = IdentityOutput()
         if outputs:
+            tied = source_embedding if spec.tied_embeddings and predicts_tokens else None
             self.output = OutputLayer(outputs, spec.dim, tied=tied, bias=spec.output_bias, transform=spec.transform)
-        if tied is not None:
-            self.output.weight = self.source_embedding.weight
         self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
         spec.initialization.apply(self)
         assign_paths(self)  # tells each layer its name in the model

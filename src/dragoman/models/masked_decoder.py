@@ -66,7 +66,10 @@ class MaskedDecoderModel(DecoderOnlyModel):
         return MaskPredictor(self)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """Return the largest number of target tokens for each source, B: what it and a mask leave; or None."""
+        """Return the largest number of target tokens for each source, B; None if unlimited.
+
+        These are the positions that the source and one mask leave.
+        """
         limit = super().max_target_length(source_lengths)
         return None if limit is None else limit - self.positions_after_target
 
@@ -101,7 +104,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
     ) -> MixerOutput:
         """Read sources (ids B S) and targets (ids B T) with masked tokens as one sequence each.
 
-        Returns what the output layer reads at the target positions, B T D. Sources and targets are padded.
+        Returns the input of the output layer at the target positions, B T D. Sources and targets are padded.
         """
         tokens, positions = join(source, source_lengths, target)  # B S+T and B T
         columns = torch.arange(tokens.shape[1], device=tokens.device)
@@ -120,7 +123,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
     ) -> MixerOutput:
         """Read source, target and, for every target token, a mask in the place of the next token, as one sequence.
 
-        Returns what the output layer reads at the masks, B T D. Source (ids B S; S may be 0) and target (ids B T) are
+        Returns the input of the output layer at the masks, B T D. Source (ids B S; S may be 0) and target (ids B T) are
         padded, with lengths in their layouts. The masks come last, but have the positions of the tokens that they stand
         for. `recorder`, if given, collects the attention of the tokens; that of the masks is left out.
         """
@@ -189,7 +192,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
     def _read(
         self, tokens: Tensor, positions: Tensor, context: Context, state: State, is_mask: bool = False
     ) -> MixerOutput:
-        """Read one target token per row at the given positions: ids R 1 → what the output layer reads, R 1 D.
+        """Read one target token per row at the given positions: ids R 1 → the input of the output layer, R 1 D.
 
         If it is a mask (`is_mask`), its attention is not recorded. Keys and values of the token are written into the
         caches of the state. In beam search, `context.ancestors` (B K S) says which of the K rows of a source wrote each

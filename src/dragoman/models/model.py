@@ -48,15 +48,15 @@ class ModelSpec(Spec):
     @property
     def vocabulary_sizes(self) -> tuple[int, int]:
         """Rows of the embedding tables of source and target; a UserError for models whose vocabulary cannot grow."""
-        return self._cannot_grow()
+        raise self._growth_error()
 
     def with_vocabulary_sizes(self, source: int, target: int) -> ModelSpec:
         """Return the spec of a model with larger vocabularies; models other than encoder–decoders raise a UserError."""
-        return self._cannot_grow()
+        raise self._growth_error()
 
-    def _cannot_grow(self) -> Any:
-        """Raise a UserError: no language can be added to this kind of model."""
-        raise UserError(
+    def _growth_error(self) -> UserError:
+        """Return the error of kinds of models to which no language, with its new tokens, can be added."""
+        return UserError(
             "--add-language adds tokens to the vocabulary of an encoder–decoder, but this model has the architecture "
             f"{self.architecture}: leave out --add-language, or start from an encoder–decoder"
         )
@@ -128,7 +128,7 @@ class Model(nn.Module):
         target_layout: SequenceLayout,
         recorder: Recorder | None = None,
     ) -> MixerOutput:
-        """Run all layers but the output layer: what it reads at each target position, B T D, and auxiliary losses.
+        """Run all layers but the output layer; return its input at each target position, B T D, and auxiliary losses.
 
         Source (B S) and target (B T) are token ids, and their layouts hold positions and lengths of the sequences.
         `recorder`, if given, collects attention weights.
@@ -138,7 +138,7 @@ class Model(nn.Module):
     def forward_targets(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor, source_rows: Tensor
     ) -> MixerOutput:
-        """Run all layers but the output layer for R targets, several of each source: what it reads, R T D.
+        """Run all layers but the output layer for R targets, several of each source; return its input, R T D.
 
         Target r (ids R T, lengths R) belongs to source number `source_rows[r]` (ids B S, lengths B); all are padded.
         """
@@ -154,10 +154,10 @@ class Model(nn.Module):
         target: Tensor,
         target_layout: SequenceLayout,
     ) -> Tensor:
-        """Return what the output layer would read if `states` (B T D) were the output of the last layer: here `states`.
+        """Return the input of the output layer if `states` (B T D) were the output of the last layer: here `states`.
 
-        Models with something between them override it, and use the tokens of source (B S) and target (B T) with their
-        layouts (positions and lengths).
+        So the states of lower layers can be read as predictions (a logit lens). Models that compute something between
+        the two override it; they use the ids of source (B S) and target (B T) and their layouts (positions, lengths).
         """
         return states
 
@@ -168,7 +168,10 @@ class Model(nn.Module):
         return self.logits(self.forward_features(source, source_layout, target, target_layout))
 
     def logits(self, features: MixerOutput) -> Tensor:
-        """Return the logits of the next tokens, B T V, from the result of `forward_features`, B T D."""
+        """Return the logits of the next tokens, B T V, from the result of `forward_features`.
+
+        It holds the input of the output layer, B T D, and, in models that copy, the probabilities of copying.
+        """
         return self.output.logits(features.output, features.copying)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
@@ -177,9 +180,9 @@ class Model(nn.Module):
         The context holds the tokens' layout (positions and lengths) and the encoded source. With a state, the tokens
         continue the sequences that it has read; without one, they are whole sequences.
         """
-        output = self.output
-        decoded = output.attend_to_source(self.decoder(self.target_embedding(target), context, state), context)
-        return output.logits(decoded.output, decoded.copying), decoded.state
+        decoded = self.decoder(self.target_embedding(target), context, state)
+        result = self.output.add_copy_probabilities(decoded, context)  # unchanged in models that do not copy
+        return self.output.logits(result.output, result.copying), result.state
 
     def posterior_alignment(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
@@ -207,13 +210,17 @@ class Model(nn.Module):
         Only encoder–decoders support it: others raise a UserError.
         """
         raise UserError(
-            "a shortlist leaves a decoder few tokens to generate, but this model also reads its source with the same "
-            "tokens: do not use a shortlist with it"
+            "a shortlist restricts the tokens that a decoder can generate, but this model has the same tokens for its "
+            "source and needs all of them: leave out the shortlist (--shortlist)"
         )
 
     def copyable_tokens(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """Return the ids (N) of the target tokens that the output layer can copy from sources (ids B S, lengths B)."""
-        tokens = self.output.copied_tokens(source, SequenceLayout.padded(source.shape[1], lengths), source.shape[1])
+        """Return the ids (N) of the target tokens that the output layer can copy from sources (ids B S, lengths B).
+
+        N is 0 for models that do not copy.
+        """
+        layout = SequenceLayout.padded(source.shape[1], lengths)
+        tokens = self.output.copied_tokens(source, layout, width=source.shape[1])  # B S; −1: cannot be copied
         return torch.empty(0, dtype=torch.long) if tokens is None else tokens[tokens >= 0].unique()
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
@@ -301,7 +308,7 @@ def _copy_into(larger: State, state: State) -> State:
     for name, value in state.items():
         if isinstance(value, dict):
             larger[name] = _copy_into(larger[name], value)
-        elif larger[name].shape == value.shape:
+        elif larger[name].shape == value.shape:  # a recurrent state, whose size does not depend on the positions
             larger[name] = value
         else:
             larger[name] = larger[name].to(value.dtype)

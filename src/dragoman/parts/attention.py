@@ -13,13 +13,13 @@ from dragoman.parts.attention_function import (
     AttentionArgs,
     attend,
     cached_keys,
+    can_use_triton,
     fold_beams,
     head_width,
     join_heads,
     length_key,
     matmul_layout,
     split_heads,
-    use_kernel,
 )
 from dragoman.parts.attention_quantities import AttentionQuantities, attention_quantities, projection_formulas
 from dragoman.parts.flops import Workload, attention_flops, module_flops
@@ -108,7 +108,7 @@ class SelfAttentionMixer(Mixer):
                 "do not set value_dim"
             )
         self.visibility = build_part(spec.visibility, dim, Visibility)
-        self.visibility_key = repr(spec.visibility)  # equal for layers that may share a mask
+        self.visibility_key = repr(spec.visibility)  # equal for layers with the same kind of mask, which share it
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.supports_packing = self.visibility.supports_packing and self.position.supports_packing and not spec.dropout
@@ -116,9 +116,9 @@ class SelfAttentionMixer(Mixer):
         self.rotary_values = spec.rotary_values
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty caches of `max_length` keys and values, B S G E each, with dtype and device of `like`.
+        """Create empty caches of keys and values, B S G E each, for S = `max_length` tokens of `batch` rows.
 
-        G = `kv_heads` is the number of heads of keys and values.
+        They have dtype and device of `like`. G = `kv_heads` is the number of heads of keys and values.
         """
         widths = {"key": self.width, "value": self.value_width}
         return {name: like.new_zeros(batch, max_length, self.kv_heads, width) for name, width in widths.items()}
@@ -189,7 +189,7 @@ class SelfAttentionMixer(Mixer):
         (`context.ancestors`, B K S, says which row holds them).
         """
         keys, values, positions = state["key"], state["value"], context.layout.positions
-        if key.shape[1] == 1 and self.visibility.causal and use_kernel(query, value, context, args):
+        if key.shape[1] == 1 and self.visibility.causal and can_use_triton(query, value, context, args):
             y = kernels.cached_attention_step(
                 query=query[:, :, 0],
                 key=key[:, 0],
@@ -216,17 +216,17 @@ class SelfAttentionMixer(Mixer):
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` tokens: projections, position encodings (once per head), attention of all to all."""
         linear = module_flops(self.project, work) + module_flops(self.output, work)
-        positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
+        encodings = [self.position] if work.shared_position is None else [self.position, work.shared_position]
         per_head_and_token = work.with_tokens(work.tokens * self.heads)
-        per_head = sum(module_flops(position, per_head_and_token) for position in positions)
+        position_flops = sum(module_flops(encoding, per_head_and_token) for encoding in encodings)
         key_width, value_width = self.heads * self.width, self.heads * self.value_width
-        return linear + per_head + attention_flops(work.tokens, work.tokens, key_width, value_width)
+        return linear + position_flops + attention_flops(work.tokens, work.tokens, key_width, value_width)
 
 
 def project_heads(layer: SelfAttentionMixer | CrossAttentionMixer, joined: Tensor, context: Context) -> Tensor:
     """Multiply the concatenated outputs of all heads, B T H·E, by W_O of the layer: B T D.
 
-    If intermediate results are recorded for an explanation, both are added to them.
+    If intermediate results are recorded, to explain the model, these two are recorded, too.
     """
     output: Tensor = layer.output(joined)
     context.trace(layer.path, JOINED_HEADS, joined)
@@ -294,7 +294,7 @@ class CrossAttentionMixer(Mixer):
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Project the encoder's output (B S D) to keys and values of G = `kv_heads` heads, B G S E each.
 
-        Their memory layout is the fastest one for `matmul_attention`.
+        On a CPU, they are arranged in memory for fast attention by matrix products.
         """
         key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).split(self.sizes, dim=-1))
         key, value = matmul_layout(self.key_norm(key), value)

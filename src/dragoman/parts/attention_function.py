@@ -107,8 +107,10 @@ def attend(
                 query, key, value, query_layout, key_layout, context.masks or AttentionMasks(), args
             )
         if args.is_plain:
-            return varlen_attention(query, key, value, query_layout, key_layout, args.is_causal, args.scale)
-    if args.sees_all and key_layout.lengths is not None and use_kernel(query, value, context, args):
+            return varlen_attention(
+                query, key, value, query_layout, key_layout, causal=args.is_causal, scale=args.scale
+            )
+    if args.sees_all and key_layout.lengths is not None and can_use_triton(query, value, context, args):
         return kernels.short_query_attention(query, key, value, key_layout.lengths, args.scale_of(query))
     bias = _score_bias(query, query_layout, key_layout, args)  # of position encodings
     shares_heads = key.shape[1] != query.shape[1]  # grouped-query attention
@@ -132,8 +134,8 @@ def attend(
     )
 
 
-def use_kernel(query: Tensor, value: Tensor, context: Context, args: AttentionArgs) -> bool:
-    """Whether the Triton kernels for few queries (`kernels.py`) can compute this attention.
+def can_use_triton(query: Tensor, value: Tensor, context: Context, args: AttentionArgs) -> bool:
+    """Whether the project's Triton kernels for attention of few queries can compute this attention.
 
     They need a GPU, no gradients, at most 32 queries per head (query B H T E), values as wide as queries, no position
     bias, no dropout, a full or causal mask, and weights that nobody records.
@@ -145,9 +147,10 @@ def use_kernel(query: Tensor, value: Tensor, context: Context, args: AttentionAr
 
 
 def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Arrange keys and values, B G S E (G heads), for a fast `matmul_attention` on a CPU: keys transposed in memory.
+    """Arrange keys and values, B G S E (G heads), in memory for fast attention by matrix products on a CPU.
 
-    The shapes stay. On other devices, and if gradients are needed, both are returned unchanged.
+    Keys are stored transposed, with the S elements of a dimension side by side; the shapes stay. On other devices, and
+    if gradients are needed, both are returned unchanged.
     """
     if key.device.type != "cpu" or torch.is_grad_enabled():
         return key, value

@@ -297,7 +297,10 @@ class SourceExtension(Spec):
         return SourceExtensionModule(self, dim)
 
     def extended_length(self, length: int) -> int:
-        """Return |t̂| = ⌈ratio · |s| + offset⌉, the length to which a source of |s| = `length` vectors is extended."""
+        """Return |t̂| = ⌈ratio · |s| + offset⌉, the length to which a source of |s| = `length` vectors is extended.
+
+        The tolerance keeps a rounding error, such as that of 1.1 · 10, from adding one.
+        """
         return math.ceil(self.ratio * length + self.offset - CEIL_TOLERANCE)
 
     def extended_lengths(self, lengths: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ class CopyAttention(Mixer):
             copy_probs=copy_probs.view(*rows_and_steps, -1),
             tokens=tokens.reshape(*rows_and_steps, -1),
         )
-        if not self.coverage_loss or context.layout.lengths is None:  # a decoding step
+        if not self.coverage_loss or context.layout.lengths is None:  # no lengths: a decoding step, without a loss
             return distribution, ()
         loss = coverage_loss(attention.view(*rows_and_steps, -1), context.layout)
         return distribution, (self.coverage_loss * loss,)
@@ -191,7 +191,7 @@ class CopyingOutput(OutputLayer):
             tokens = tokens.masked_fill(~layout.token_mask, -1)
         return nn.functional.pad(tokens, (0, width - tokens.shape[1]), value=-1)
 
-    def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
+    def add_copy_probabilities(self, decoded: MixerOutput, context: Context) -> MixerOutput:
         """Add the probabilities of copying and the coverage loss to the decoder's result, whose output is R T D.
 
         The context holds the encoded source of the R rows.

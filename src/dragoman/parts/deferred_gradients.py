@@ -34,7 +34,7 @@ class DeferredGradientMode(TorchFunctionMode):
     """While active, computes products with a trained matrix by its `SharedMatrix`, which defers the weight gradient."""
 
     def __init__(self) -> None:
-        """Start without any matrix; each is added at its first product."""
+        """Start without any matrix; each is added at its first product within the context."""
         super().__init__()
         #: by address, shape and stride of a matrix; the matrix is kept alive so that its address is not reused
         self.shared_matrices: dict[tuple[Any, ...], tuple[Tensor, SharedMatrix]] = {}
@@ -42,7 +42,11 @@ class DeferredGradientMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Intercept torch functions: replace F.linear and matmul with a trained matrix, run all others as usual."""
+        """Run a torch function as usual, but let products with a trained matrix W defer the gradient of W.
+
+        These are F.linear and matmul in the steps of an RNN. Autograd would compute one gradient of W per step; the
+        `SharedMatrix` of W, which all steps use, computes their sum as one product after the backward pass of all.
+        """
         if kwargs or func not in (F.linear, Tensor.__matmul__, Tensor.matmul, torch.matmul):
             return func(*args, **(kwargs or {}))
         x, matrix, *bias = args
@@ -57,7 +61,8 @@ class DeferredGradientMode(TorchFunctionMode):
     def shared_matrix(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> SharedMatrix:
         """Return the `SharedMatrix` for products x W + b, or x Wᵀ + b if `transposed`, with this matrix W and bias b.
 
-        It is created at the first product; later products with the same memory (equal views) use it again.
+        It collects what the gradients of W and b are computed from. The first product creates it; later ones, whose
+        matrix is the same part of memory (perhaps another view of it), use it again.
         """
         key = (matrix.data_ptr(), matrix.shape, matrix.stride(), matrix.dtype, transposed)
         if key not in self.shared_matrices:
@@ -88,7 +93,7 @@ class SharedMatrix:
         return DeferredProduct.apply(x, self.matrix, self.contiguous, self.bias, self.products)
 
     def linear(self, x: Tensor) -> Tensor:
-        """x W + b for x of any rank, … inputs → … outputs; `multiply` needs a matrix."""
+        """x W + b for x of any rank, … inputs → … outputs; `multiply` needs a matrix, so that x is flattened to one."""
         return self.multiply(x.flatten(0, -2)).unflatten(0, x.shape[:-1]) if x.dim() != 2 else self.multiply(x)
 
 
@@ -139,7 +144,8 @@ class DeferredProduct(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         """Return the gradient g Wᵀ of x, g being the output gradient (N O); of the other four arguments none.
 
-        Instead of computing the gradient of W here, x and g are appended to `products`.
+        Instead of computing the gradients of W and b here, x and g are appended to `products`: `CollectGradient`
+        computes them for all products at once.
         """
         x, matrix = ctx.saved_tensors
         ctx.products.append(StepProduct(x, grad_output))

@@ -149,7 +149,7 @@ class OutputLayer(nn.Module):
         """
         super().__init__()
         own_width = transform.width if transform is not None and transform.width else dim
-        width = own_width if tied is None else tied.width
+        width = own_width if tied is None else tied.width  # of W
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
         self.transform: nn.Module
         if transform is not None:
@@ -170,16 +170,20 @@ class OutputLayer(nn.Module):
     def copied_tokens(self, source: Tensor, layout: SequenceLayout, width: int) -> Tensor | None:
         """Return None: this output layer copies no source tokens.
 
-        Layers that do return for each source token (B S) the target token as which it is copied, −1 for none.
+        Layers that do return the target token as which each source token (B S) is copied, −1 for none: B `width`. The
+        layout says which positions are padding; `width` is the length of the encoder's output.
         """
         return None
 
-    def attend_to_source(self, decoded: MixerOutput, context: Context) -> MixerOutput:
-        """Return the decoder's result unchanged; output layers that copy from the source add their attention to it."""
+    def add_copy_probabilities(self, decoded: MixerOutput, context: Context) -> MixerOutput:
+        """Return the decoder's result unchanged: this output layer copies no source tokens.
+
+        Layers that do attend to the encoded source (in the context) and add the probabilities of copying its tokens.
+        """
         return decoded
 
     def logits(self, x: Tensor, copying: CopyDistribution | None = None) -> Tensor:
-        """Return the logits of all tokens, … D → … V.
+        """Return the logits of all V tokens, … D → … V.
 
         `copying`, the probabilities of copying source tokens, is used by output layers that copy; here it is None.
         """
@@ -189,7 +193,7 @@ class OutputLayer(nn.Module):
         """Return an output layer that computes the logits of N `tokens` (ids) only, in this order."""
         layer = copy(self)
         layer._parameters = dict(self._parameters)  # replace parameters of the copy only
-        layer.weight = nn.Parameter(self.weight.detach()[tokens], requires_grad=False)
+        layer.weight = nn.Parameter(self.weight.detach()[tokens], requires_grad=False)  # N D
         layer.bias = None if self.bias is None else nn.Parameter(self.bias.detach()[tokens], requires_grad=False)
         return layer
 
@@ -333,7 +337,7 @@ class FrameEmbedding(SourceEmbedding):
 
 
 def _without_padding(x: Tensor, layout: SequenceLayout) -> Tensor:
-    """Replace vectors of padding by zeros, B S F: those after the last frame of a recording."""
+    """Return x, B S F, with zeros in place of padding: the vectors after the last frame of each recording."""
     return x.masked_fill(~cast(Tensor, layout.token_mask)[..., None], 0.0)
 
 

@@ -77,9 +77,9 @@ class SoftmaxGating(Gating):
 
 class SoftmaxRouter(Router):
     def __init__(self, spec: SoftmaxGating, dim: int, num_experts: int, top_k: int) -> None:
-        """Create the scores W of `num_experts` experts, of which each token is sent to `top_k`.
+        """Create the matrix W of the scores W x of `num_experts` experts; each token is sent to the `top_k` best.
 
-        The spec gives the standard deviation of the noise in training, and the weight of the balancing loss.
+        The spec gives the standard deviation of the scores' noise in training, and the weight of the balancing loss.
         """
         super().__init__(dim, num_experts, top_k)
         self.noise, self.balance_loss_weight = spec.router_noise, spec.balance_loss_weight
@@ -122,15 +122,16 @@ class NoisyTopKRouter(Router):
     starts_with_zeros = True  # all experts are equally likely at first (§A)
 
     def __init__(self, spec: NoisyTopKGating, dim: int, num_experts: int, top_k: int) -> None:
-        """Create W (`weight`) and W_noise, zeros at first, for `top_k` of `num_experts` experts per token.
+        """Create the matrices of the experts' scores, W x, and of the noise in training, softplus(W_noise x) · ε.
 
-        The spec gives the weights of the two balancing losses.
+        Both start with zeros. Each token is sent to `top_k` of `num_experts` experts. The spec gives the weights of the
+        two balancing losses.
         """
         super().__init__(dim, num_experts, top_k)
         if top_k == 1 < num_experts:
             raise UserError(
                 "noisy top-k gating needs at least two experts per token, because a single gate is always 1 and the "
-                "router learns nothing from it: set experts_per_token to 2 or more"
+                "router learns nothing from it: set system.settings.experts_per_token to 2 or more"
             )
         self.weight, self.noise_weight = (nn.Parameter(torch.zeros(num_experts, dim)) for _ in range(2))
         self.importance_loss_weight, self.load_loss_weight = spec.importance_loss_weight, spec.load_loss_weight
@@ -231,7 +232,7 @@ class ExpertsMixer(Mixer):
     supports_packing = False  # unused columns of a packed row would enter the balancing losses
 
     def __init__(self, spec: MixtureOfExperts, dim: int) -> None:
-        """A router that selects experts, and the experts, which are feed-forward layers of width `dim`."""
+        """Create a router, which selects `top_k` experts for each token, and the experts: feed-forward layers."""
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
             raise UserError(

@@ -28,21 +28,21 @@ from dragoman.parts.spec import Spec
 def input_of_next_layer(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
     """Return [½f; h], B T 3D, the input of the LSTM above `cells`, whose input is x and whose output h is `hidden`.
 
-    f = W x + b, B T 4D, are the inputs of the four gates of `cells`, and ½f those of input and forget gates. This half
-    is computed a second time, because torch's kernel does not return it.
+    f = W x + b, B T 4D, is what x adds to the four gates of `cells`, and ½f its first half, for input and forget gates
+    (Zhou et al. 2016, §3.1). It is computed a second time, because torch's kernel does not return it.
     """
     weight, bias = cells.weight("ih", layer=0)  # from the input to the gates
-    half = F.linear(x, weight[: 2 * cells.dim], bias[: 2 * cells.dim])
+    half = F.linear(x, weight[: 2 * cells.dim], bias[: 2 * cells.dim])  # B T 2D
     return torch.cat((half, hidden), -1)
 
 
 def input_matrix_size(cells: Cells) -> int:
-    """Number of elements of the matrix from the input of an LSTM layer to its gates."""
+    """Return the number of elements of the matrix from the input of an LSTM layer to its four gates."""
     return cells.weight("ih", layer=0)[0].numel()
 
 
-def cells_of(layers: nn.ModuleList) -> list[LSTMCells]:
-    """Return the LSTM layers as a typed list, for the type checker."""
+def lstm_layers(layers: nn.ModuleList) -> list[LSTMCells]:
+    """Return `layers`, which are all LSTMs, as a list with this type, for the type checker."""
     return [cells for cells in layers if isinstance(cells, LSTMCells)]
 
 
@@ -67,10 +67,13 @@ class FastForwardEncoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: FastForwardEncoder, dim: int) -> None:
-        """Two columns of LSTMs: the first starts with a forward LSTM, the second with a backward one."""
+        """Create two columns of stacked LSTMs: the bottom LSTM of the first reads forward, that of the second backward.
+
+        `project` maps what both top LSTMs return, their outputs h (D) and gate inputs f = W x + b (4D), to width D.
+        """
         super().__init__()
         self.columns = nn.ModuleList(FastForwardColumn(spec, dim, backward) for backward in (False, True))
-        self.project = nn.Linear(10 * dim, dim, bias=False)  # of h (D) and f (4D) of two columns
+        self.project = nn.Linear(2 * (dim + 4 * dim), dim, bias=False)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Read whole sequences: x, B T D → projection of the top layers' outputs and gate inputs, B T D."""
@@ -93,21 +96,25 @@ class ColumnOutput(NamedTuple):
 
 class FastForwardColumn(nn.Module):
     def __init__(self, spec: FastForwardEncoder, dim: int, backward: bool) -> None:
-        """Create `spec.layers` LSTMs; the bottom one reads `backward` or forward, and directions alternate above it."""
+        """Create `spec.layers` LSTMs; the bottom one reads `backward` or forward, and directions alternate above it.
+
+        The bottom one (k = 0) reads embeddings, `dim` wide, the others the output of the LSTM below (`dim`) and half of
+        its gate inputs W x + b (2 · dim), a path past its recurrence (Zhou et al. 2016, §3.1).
+        """
         super().__init__()
         self.backward, self.dropout = backward, Dropout(spec.dropout)
-        self.layers = nn.ModuleList(  # the bottom layer reads embeddings, the others [½f; h] of the layer below
+        self.layers = nn.ModuleList(
             LSTMCells(inputs=3 * dim if k else dim, dim=dim, layers=1, dropout=0.0) for k in range(spec.layers)
         )
 
     def forward(self, x: Tensor, layout: SequenceLayout) -> ColumnOutput:
-        """Read embeddings, B T D, in rows with the lengths of `layout`; return the output of the top layer.
+        """Read embeddings, B T D, in rows with the lengths of `layout`; return output and gate inputs of the top layer.
 
         The input x of the bottom layer are the embeddings, that of the others is [½f; h] of the layer below: half of
-        its gate inputs, and its output.
+        its gate inputs f = W x + b, and its output h.
         """
         top = len(self.layers) - 1
-        for k, cells in enumerate(cells_of(self.layers)):
+        for k, cells in enumerate(lstm_layers(self.layers)):
             is_backward = self.backward != bool(k % 2)  # directions alternate from layer to layer
             rows = flip(x, layout) if is_backward else x  # padding comes last in both directions
             # An exported graph has the recurrence as one operation, which only rows with lengths use.
@@ -122,7 +129,7 @@ class FastForwardColumn(nn.Module):
 
         That is half of the gate inputs of lower layers, and all of the top layer's.
         """
-        *lower, top = cells_of(self.layers)
+        *lower, top = lstm_layers(self.layers)
         repeated = sum(input_matrix_size(cells) // 2 for cells in lower) + input_matrix_size(top)
         return matrix_flops(self, work) + 2 * work.tokens * repeated
 
@@ -148,14 +155,21 @@ class FastForwardDecoderMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: FastForwardDecoder, dim: int) -> None:
-        """`bottom` attends to the source; `layers` are the LSTMs above it.
+        """Create the decoder of Zhou et al. (2016, §3.2): an LSTM that attends to the source, and LSTMs above it.
 
-        Their input, of width 3 · dim, is half of the gate inputs of the layer below and its output.
+        At step t the LSTM `bottom` attends to the source with its state before the step as the query, and reads the
+        previous token and the attention's result, [y_{t−1}; c_t]. Each LSTM of `layers` reads the output of the one
+        below (`dim`) and half of its gate inputs W x + b (2 · dim), a path past its recurrence.
         """
         super().__init__()
         self.dropout = Dropout(spec.dropout)
         bottom = RecurrentDecoder(
-            "lstm", layers=1, context=spec.context, attends="before", feedback="context", initial_state=FromZero()
+            cell="lstm",
+            layers=1,
+            context=spec.context,
+            attends="before",  # the step of the cell
+            feedback="context",  # c_t is an input of the cell
+            initial_state=FromZero(),
         )
         self.bottom = bottom.build(dim)
         self.layers = nn.ModuleList(
@@ -164,20 +178,20 @@ class FastForwardDecoderMixer(Mixer):
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create the states of all layers, with dtype and device of `like`: "bottom", and "0", "1", … above it."""
-        states = {str(k): cells.init_state(batch, like) for k, cells in enumerate(cells_of(self.layers))}
+        states = {str(k): cells.init_state(batch, like) for k, cells in enumerate(lstm_layers(self.layers))}
         return {"bottom": self.bottom.init_state(batch, max_length, like)} | states
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, R T D (R rows) → output of the top layer, R T D, the new state, and the bottom's attention to the source.
 
         The bottom layer reads x and attends to the source. The input of another layer is [½f; h] of the layer below:
-        half of its gate inputs, and its output. With a state, x continues the sequences that it has read.
+        half of its gate inputs f = W x + b, and its output h. With a state, x continues the sequences that it has read.
         """
         result = self.bottom(x, context, None if state is None else state["bottom"])
         hidden, source_context = result.output, result.source_context  # R T D: output, attention over the source
         cells_below, x = self.bottom.cells, torch.cat((x, source_context), -1)
         new_state: State = {"bottom": result.state}
-        for k, cells in enumerate(cells_of(self.layers)):
+        for k, cells in enumerate(lstm_layers(self.layers)):
             x = input_of_next_layer(cells_below, x, self.dropout(hidden))
             if state is None:
                 hidden, _ = cells.run_sequence(x)  # padding comes last
@@ -193,5 +207,5 @@ class FastForwardDecoderMixer(Mixer):
 
         That is half of the gate inputs of all layers but the top one.
         """
-        lower = [self.bottom.cells, *cells_of(self.layers)][:-1]
+        lower = [self.bottom.cells, *lstm_layers(self.layers)][:-1]
         return matrix_flops(self, work) + 2 * work.tokens * sum(input_matrix_size(cells) // 2 for cells in lower)

@@ -122,8 +122,8 @@ class MonotonicTransition(Transition):
 
         `previous` is log p(a_{t−1}), `tables` are the scores e and the logarithms of the normalizers, R S each.
         """
-        scores, normalizer = tables
-        return scores + cumulative_logsumexp(previous - normalizer)
+        scores, log_normalizers = tables
+        return scores + cumulative_logsumexp(previous - log_normalizers)
 
 
 class JumpTransition(Transition):
@@ -149,16 +149,17 @@ class JumpTransition(Transition):
     def tables(self, x: Tensor, key: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
         """Return log p(a_t = i | a_{t−1} = i − Δ) for all W = `jumps` jumps Δ by which i can be reached: B T S W.
 
-        x (B T D) are the decoder's states, `key` (B S W) is the part of the scores that depends on the position before
-        the jump, and `source_mask` (B S) is False at padding, which no jump reaches.
+        Jump number k is Δ = `max_jump` − k. x (B T D) are the decoder's states, `key` (B S W) is the part of the scores
+        that depends on the position before the jump, and `source_mask` (B S) is False at padding, which no jump
+        reaches.
         """
         logits = at_least_float32(self.query(x)[:, :, None] + key[:, None])  # B T S W: by position before the jump
         is_reachable = F.pad(source_mask, (self.max_return, self.max_jump)).unfold(1, self.jumps, 1).flip(-1)  # B S W
         log_p = logits.masked_fill(~is_reachable[:, None], IMPOSSIBLE).log_softmax(-1)
         log_p = F.pad(log_p, (0, 0, self.max_jump, self.max_return), value=IMPOSSIBLE)  # B T S+W−1 W
         length = source_mask.shape[1]
-        by_target = [log_p[:, :, k : k + length, k] for k in range(self.jumps)]  # B T S each, by position after jump k
-        return (torch.stack(by_target, -1),)
+        after_jump = [log_p[:, :, k : k + length, k] for k in range(self.jumps)]  # B T S each: by position after jump k
+        return (torch.stack(after_jump, -1),)
 
     def step(self, previous: Tensor, *tables: Tensor) -> Tensor:
         """Return log p(a_t = i) = log Σ_Δ p(a_{t−1} = i − Δ) p(Δ | i − Δ) of R rows, over W = `jumps` jumps Δ: R S.
@@ -311,7 +312,7 @@ class HardAlignmentLayer(Mixer):
         if torch.is_grad_enabled() and rows < len(x):  # the backward pass computes the logits of each part again
             function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
         tensors = (tokens, inputs.start, inputs.query, inputs.key, *inputs.tables)
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_exporting():  # the number of rows is not known
             parts = [function(*tensors)]
         else:
             parts = [function(*part) for part in zip(*(tensor.split(rows) for tensor in tensors))]

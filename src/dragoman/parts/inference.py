@@ -118,7 +118,7 @@ class InferenceResidual(ResidualMixer):
     def __init__(self, part: ResidualMixer) -> None:
         """Share the modules of `part`, the residual connection of the original model."""
         _copy_attributes(self, part)
-        # whether the output of the body is a new tensor that may be modified
+        # whether the output of the body is a new tensor, to which x can be added in place
         self.in_place = isinstance(part.body, SelfAttentionMixer | CrossAttentionMixer | FeedForwardMixer)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -171,12 +171,12 @@ class InferenceSelfAttention(SelfAttentionMixer):
     def __init__(self, part: SelfAttentionMixer) -> None:
         """Share the modules of `part`, the original layer.
 
-        `plain`: causal, without position biases, rotation and norms of queries, so that the fast path can be used.
+        The fast path of `forward` is for causal layers without position biases, rotation and norms of queries.
         """
         _copy_attributes(self, part)
         position = part.position
-        biased = position.has_score_bias or position.has_value_bias or position.rotates
-        self.plain = part.visibility.causal and not biased and isinstance(part.query_norm, Identity)
+        uses_positions = position.has_score_bias or position.has_value_bias or position.rotates
+        self.has_fast_path = part.visibility.causal and not uses_positions and isinstance(part.query_norm, Identity)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """One token per row on a CPU: x, R 1 D → R 1 D, attending to the key–value caches (`state`).
@@ -184,9 +184,9 @@ class InferenceSelfAttention(SelfAttentionMixer):
         R = B·K rows are K hypotheses of each source, which see the keys of their ancestors. Other calls use the slower
         base class.
         """
-        shared = context.shared_position
-        plain = self.plain and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
-        if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not plain:
+        shared = context.shared_position  # the position encoding of the stack
+        is_fast = self.has_fast_path and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
+        if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not is_fast:
             return super().forward(x, context, state)
         keys, values = state["key"], state["value"]
         cached, mask = self.step_masks(x, context, keys.shape[1])
@@ -220,9 +220,9 @@ class InferenceCrossAttention(CrossAttentionMixer):
     """Cross-attention in few operations, if the keys are arranged by `matmul_layout`."""
 
     def __init__(self, part: CrossAttentionMixer) -> None:
-        """Share the modules of `part`, the original layer; `plain`: without norms of queries and keys."""
+        """Share the modules of `part`, the original layer; the fast path is for layers without norms of queries."""
         _copy_attributes(self, part)
-        self.plain = isinstance(part.query_norm, Identity)
+        self.has_fast_path = isinstance(part.query_norm, Identity)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Project the encoder's output to keys and values, and add the mask of its padding, B 1 1 S, for all steps."""
@@ -239,7 +239,7 @@ class InferenceCrossAttention(CrossAttentionMixer):
         """
         projections = self.memory_projections(context.encoded_source)
         key, value = projections["key"], projections["value"]  # B G S E
-        if context.recorder is not None or not self.plain or key.stride(-2) != 1:
+        if context.recorder is not None or not self.has_fast_path or key.stride(-2) != 1:
             return super().forward(x, context, state)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
         y = matmul_attention(query, key, value, projections.get("mask"), self.scale)

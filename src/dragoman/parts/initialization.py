@@ -31,7 +31,10 @@ class Initialization(Spec):
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
 
     def apply(self, model: nn.Module) -> None:
-        """Initialize all weights of a model: biases with zeros, the others by kind; norms keep their values."""
+        """Initialize all weights of a model: biases with zeros, the others by kind; norms keep their values.
+
+        A module with the attribute `starts_with_zeros`, such as a noisy router, gets zeros only.
+        """
         initialized: set[int] = set()  # ids of weights, because several modules may share one
         for module in model.modules():
             if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)):

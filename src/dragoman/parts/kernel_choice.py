@@ -39,7 +39,7 @@ class KernelChoices:
 
     def __init__(self, path: Path) -> None:
         """Keep the choices in the file `path`, which need not exist."""
-        self.path, self.names = path, dict[str, str]()
+        self.path, self.names = path, dict[str, str]()  # shape → name of its kernel
         self.size = 0  # bytes of the file that have been read
 
     def find(self, shape: str) -> str | None:
@@ -70,7 +70,7 @@ class KernelChoices:
 
 
 def kernel_choices() -> KernelChoices:
-    """Return the choices for this processor, version of torch and number of threads."""
+    """Return the stored choices of the fastest kernels for this processor, version of torch and number of threads."""
     # os.path, unlike pathlib, does not fail for a user without a home: the file is then not written
     folder = os.environ.get("XDG_CACHE_HOME", "") or os.path.expanduser("~/.cache")  # noqa: PTH111
     return _choices_for(torch.get_num_threads(), folder)
@@ -89,8 +89,8 @@ def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         machine += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    if not Path(cache_folder).is_absolute():
-        return KernelChoices(Path(os.devnull) / "kernels")
+    if not Path(cache_folder).is_absolute():  # the user has no home
+        return KernelChoices(Path(os.devnull) / "kernels")  # a path that cannot be written
     digest = hashlib.sha256("\n".join(machine).encode()).hexdigest()[:16]
     return KernelChoices(Path(cache_folder) / "dragoman" / "kernels" / f"{digest}.jsonl")
 

@@ -51,7 +51,7 @@ class LongAttentionMixer(Mixer):
         self.output = nn.Linear(dim, dim, bias=bias)
         self.dropout = dropout
 
-    def split(self, x: Tensor) -> Projections:
+    def project_inputs(self, x: Tensor) -> Projections:
         """Project x, B T D, to query, key and value of H heads, B T H E each."""
         query, key, value = self.project(x).unflatten(-1, (3, self.heads, self.width)).unbind(2)
         return query, key, value
@@ -133,7 +133,7 @@ class LocalAttentionMixer(LongAttentionMixer):
 
         With a state, which holds keys and values of the current block, x continues sequences by one or several tokens.
         """
-        inputs = self.split(x)  # query, key, value
+        inputs = self.project_inputs(x)  # query, key, value
         if state is not None and x.shape[1] == 1:
             y = self._step(inputs, context, state)
         elif state is not None:
@@ -278,7 +278,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         whole sequences are compressed, and attended to in groups of `stride` queries unless attention weights are
         recorded. With a state, new keys and values are first added to its C slots.
         """
-        query, key, value = self.split(x)  # B T H E
+        query, key, value = self.project_inputs(x)  # B T H E
         if state is None:
             key, value = self._compress_sequences("key", key), self._compress_sequences("value", value)  # B C H E
             if context.recorder is None:

@@ -121,9 +121,8 @@ def block_mask(query_layout: SequenceLayout, key_layout: SequenceLayout, visibil
     segment, key_segment = query_layout.segment_ids[0], key_layout.segment_ids[0]
     first = segment[::PACK_MULTIPLE]  # sequence of the first query of each block
     last = torch.cat((segment[PACK_MULTIPLE - 1 :: PACK_MULTIPLE], segment[-1:]))[:blocks]  # and of the last
-    ends = torch.cat(
-        (key_layout.cu_seqlens[1:], torch.full_like(key_layout.cu_seqlens[:1], key_width))
-    )  # and of unused columns
+    row_end = torch.full_like(key_layout.cu_seqlens[:1], key_width)
+    ends = torch.cat((key_layout.cu_seqlens[1:], row_end))  # of each sequence, and of the unused columns
     low = (key_layout.cu_seqlens[first] // PACK_MULTIPLE).clamp(max=key_blocks - 1)
     high = torch.maximum((ends[last] - 1) // PACK_MULTIPLE, low)
     if query_layout is key_layout and visibility is not None and visibility.past_only:

@@ -24,7 +24,7 @@ MAX_ROW_CLASS = 9  # classes of row counts: 1, 2–3, 4–7, … and from 256 on
 
 
 def plain(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return the function x → x Wᵀ + b by torch's own product, with weights as they are."""
+    """Return the function x → x Wᵀ + b by torch's own product, without packing the weights."""
     return lambda x: F.linear(x, weight, bias)
 
 
@@ -127,10 +127,10 @@ class FastestProduct:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
-        """Multiply by `weight` and add `bias`, with weights in `precision`, "float32" or "int8"."""
+        """Compute x Wᵀ + b with W = `weight` and b = `bias`, the weights in `precision`, "float32" or "int8"."""
         self.weight, self.bias, self.precision, self.columns = weight, bias, precision, weight.shape[1]
-        self.packed: dict[str, Product] = {}  # kernels in use
-        self.by_row_class: list[Product | None] = [None] * (MAX_ROW_CLASS + 1)
+        self.packed: dict[str, Product] = {}  # kernels in use, by name
+        self.by_row_class: list[Product | None] = [None] * (MAX_ROW_CLASS + 1)  # None: not chosen yet
 
     def __call__(self, x: Tensor) -> Tensor:
         """x Wᵀ + b, over the last dimension of x."""
@@ -142,12 +142,15 @@ class FastestProduct:
         return product(x)
 
     def _choose(self, x: Tensor, row_class: int) -> Product:
-        """Return the fastest kernel for inputs in the same class of row counts as x."""
+        """Return the product with the fastest kernel for as many rows as x has: by a stored choice, or measured with x.
+
+        `row_class` is the class of these numbers of rows: 1, 2–3, 4–7, …
+        """
         kernels = KERNELS[self.precision]
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
         choices = kernel_choices()
         name = choices.find(shape)
-        if name not in kernels:
+        if name not in kernels:  # None: not measured yet
             packed = {name: product for name in kernels if (product := self._pack(name)) is not None}
             if not packed:
                 return plain(self.weight, self.bias)

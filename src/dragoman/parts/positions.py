@@ -144,7 +144,7 @@ class SinusoidalPosition(Position):
     def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Add the sinusoids of the tokens' positions, which the layout holds, to x, B T D."""
         positions, num_positions = layout.encoded_positions, layout.num_positions
-        if num_positions is None or positions.numel() < num_positions:
+        if num_positions is None or positions.numel() < num_positions:  # a decoding step, or few tokens
             return x + self.encoding(positions).to(x.dtype)
         table = self.encoding(torch.arange(num_positions, device=x.device))  # each position once, not each token
         return x + nn.functional.embedding(positions, table.to(x.dtype))
@@ -317,11 +317,12 @@ def distances(positions: Tensor, key_positions: Tensor) -> Tensor:
     return key_positions[:, None, :] - positions[:, :, None]
 
 
-def _check_heads(part: str, heads: int, query: Tensor) -> None:
-    """Raise an error if the position encoding has another number of heads than the query, B H T E."""
+def _check_heads(encoding: str, heads: int, query: Tensor) -> None:
+    """Raise an error if a position encoding, given by name, has another number of heads than the query, B H T E."""
     if query.shape[1] != heads:  # a single head would silently broadcast
         raise UserError(
-            f"{part} has {heads} heads, but the attention has {query.shape[1]}: set both to the same number"
+            f"the position encoding {encoding} has {heads} heads, but the attention has {query.shape[1]}: set both to "
+            "the same number"
         )
 
 
@@ -415,9 +416,9 @@ class ShawKeys(Position):
         return self.keys.weight
 
     def index(self, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return the row of the vector table for each query and key, B 1 T S: their distance clipped to ±clip + clip.
+        """Return the row of the vector table for each query and key, B 1 T S: distance + clip, from 0 to 2·clip.
 
-        Queries stand at `positions` (B T), keys at `key_positions` (B S).
+        Distances are clipped to ±clip. Queries stand at `positions` (B T), keys at `key_positions` (B S).
         """
         return distances(positions, key_positions).clamp(-self.clip, self.clip)[:, None] + self.clip
 

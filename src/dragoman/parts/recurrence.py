@@ -591,7 +591,7 @@ class RecurrentMixer(Mixer):
         if state is not None:
             y, new_state = continue_rows(self.cells, x, layout, state)
             return MixerOutput(y, new_state)
-        if context.memory is not None:  # In a decoder, the final state is not needed and padding comes last.
+        if context.memory is not None:  # A decoder does not need the final state; padding comes last and is harmless.
             return MixerOutput(self.cells.run_sequence(x)[0])
         y, final = run_rows(self.cells, x, layout)
         return MixerOutput(y, final_state=final)
@@ -600,7 +600,7 @@ class RecurrentMixer(Mixer):
 def continue_rows(cells: Cells, x: Tensor, layout: SequenceLayout, state: State) -> tuple[Tensor, State]:
     """Continue sequences from `state` with x, B T I (I = input width): outputs B T D, state after the last tokens.
 
-    The layout holds the number of tokens of each row, after which there is padding; None: no row is padded.
+    `layout.lengths` are the numbers of tokens of the rows, after which there is padding; None: no row is padded.
     """
     return cells.continue_sequence(x, state) if layout.lengths is None else run_rows(cells, x, layout, state)
 
@@ -613,8 +613,9 @@ def run_rows(cells: Cells, x: Tensor, layout: SequenceLayout, state: State | Non
     to get the lengths.
     """
     token_mask = layout.token_mask
-    may_check_values = state is None and not x.is_cuda and not torch.compiler.is_exporting()  # at no cost
-    if token_mask is None or (may_check_values and bool(token_mask.all())):
+    # reading values would synchronize with a GPU, and fix them in an exported graph
+    may_read_mask = state is None and not x.is_cuda and not torch.compiler.is_exporting()
+    if token_mask is None or (may_read_mask and bool(token_mask.all())):
         return cells.run_sequence(x, state)
     if state is None:
         return run_padded(cells, x, layout)

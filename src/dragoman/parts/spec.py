@@ -56,14 +56,14 @@ def to_dict(value: Any) -> Any:
     return value
 
 
-def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "part") -> Any:
+def from_dict(data: Any, classes: Mapping[str, type[Configurable]], what: str = "part") -> Any:
     """Create specs (or other configurable dataclasses) from JSON values that `to_dict` has written.
 
-    Only the classes in `known`, by name, can be created, so that reading an untrusted file runs no foreign code.
-    Unknown kinds or fields, missing fields and wrong types raise errors, in which `what` names the kind of object.
+    Only the given `classes`, by name, can be created, so that reading an untrusted file runs no foreign code. Unknown
+    kinds or fields, missing fields and wrong types raise errors, in which `what` names the kind of object.
     """
     if isinstance(data, list):
-        return tuple(from_dict(item, known, what) for item in data)
+        return tuple(from_dict(item, classes, what) for item in data)
     if not isinstance(data, dict):
         return data
     data = legacy.translate_description(data)  # renames what older versions have written
@@ -73,12 +73,12 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
             f"the description of a {what} must have a field 'kind' with the name of its class, but has only the fields "
             f"{sorted(data)}: add this field"
         )
-    if kind not in known:
-        raise unknown_name(what, kind, known)
-    cls = known[kind]
+    if kind not in classes:
+        raise unknown_name(what, kind, classes)
+    cls = classes[kind]
     annotations = typing.get_type_hints(cls)
     field_names = {f.name for f in _fields(cls)}
-    values = {name: from_dict(value, known, what) for name, value in data.items() if name != "kind"}
+    values = {name: from_dict(value, classes, what) for name, value in data.items() if name != "kind"}
     for name, value in values.items():
         if name not in field_names:
             raise unknown_name(f"field of {kind}", name, field_names)
@@ -91,7 +91,7 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
 
 
 def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
-    """Return the dataclass fields of a spec: every `Configurable` is a dataclass, as the type checker cannot know."""
+    """Return the dataclass fields of a spec: a `Configurable` is always a dataclass, which its type does not say."""
     return fields(spec)  # type: ignore[arg-type]
 
 

@@ -215,7 +215,7 @@ class StackMixer(LayerSequence):
         self.norm = spec.norm.build(dim) if spec.norm else Identity()
         self.gradient_checkpointing = spec.gradient_checkpointing
         layers = self.named_layers()
-        size = max(1, len(spec.block)) if spec.depth > 1 else 1
+        size = max(1, len(spec.block)) if spec.depth > 1 else 1  # layers that are recomputed together
         self._blocks = [LayerBlock(layers[start : start + size]) for start in range(0, len(layers), size)]
         supports_recomputation = all(getattr(part, "supports_recomputation", True) for part in self.layers.modules())
         if spec.gradient_checkpointing and not supports_recomputation:
@@ -239,7 +239,7 @@ class StackMixer(LayerSequence):
         if limit is not None and max_length > limit:
             raise UserError(
                 f"this model has learned positions for {limit} tokens, but the search may generate {max_length}: "
-                f"set the maximum length of the search (length_limit.max) to at most {limit}"
+                f"set search.max_target_length to at most {limit}"
             )
         return super().init_state(batch, max_length, like)
 
@@ -284,7 +284,7 @@ class LayerBlock(LayerSequence):
     """Layers that belong to a stack, as a unit of gradient checkpointing."""
 
     def __init__(self, layers: NamedLayers) -> None:
-        """Run the given (name, layer) of a stack, which owns them, as one unit."""
+        """Run some layers of a stack, given as (name, layer), as one unit; the stack owns their weights."""
         super().__init__()
         self._layers = layers  # in a list, so that they are not registered twice
 
@@ -293,5 +293,5 @@ class LayerBlock(LayerSequence):
         return self._layers
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """Return x unchanged, and the context with an empty cache of attention masks."""
-        return x, context.with_new_masks()  # a recomputed function must not modify shared objects
+        """Return x unchanged, and the context with an empty cache of attention masks, which the layers then fill."""
+        return x, context.with_new_masks()  # the backward pass runs the block again: it must not change shared objects

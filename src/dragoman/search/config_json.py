@@ -39,7 +39,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
             f"{where} must be a JSON object such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}: correct it"
         )
     try:
-        search = from_dict(_rename_stopping_settings(data), known=CONFIG_KINDS, what="search")
+        search = from_dict(_rename_stopping_settings(data), classes=CONFIG_KINDS, what="search")
     except FieldError as error:
         raise error.named(f"{where}: {error.field!r} of {error.owner}") from None
     if not isinstance(search, SearchConfig):

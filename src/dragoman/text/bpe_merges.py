@@ -20,13 +20,13 @@ class LearnedMerge(NamedTuple):
     num_symbols: int
 
 
-def learn_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int], merges: int) -> list[Pair]:
-    """Learn the first `merges` merges of byte-pair encoding, or fewer if every word has become one symbol.
+def learn_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int], num_merges: int) -> list[Pair]:
+    """Learn the first `num_merges` merges of byte-pair encoding, or fewer if every word has become one symbol.
 
     `counts` has the frequency of each word. A word is a string, whose symbols are its characters, or a tuple of symbols
     such as `("l", "o", "w", "</w>")`.
     """
-    return [merge.pair for merge in islice(iterate_merges(counts), merges)]
+    return [merge.pair for merge in islice(iterate_merges(counts), num_merges)]
 
 
 def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) -> Iterator[LearnedMerge]:
@@ -42,14 +42,14 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
     top. They are never too low, because a pair whose count has risen is pushed again.
     """
     codes = _Codes()
-    words = [codes.encode(word) for word in counts]  # a character for each symbol
-    frequency = list(counts.values())
-    num_symbols = sum(len(word) * count for word, count in zip(words, frequency))  # of the text
-    count: dict[str, int] = defaultdict(int)  # of each pair in the text
+    words = [codes.encode(word) for word in counts]  # one character (code) for each symbol; a pair is two characters
+    word_counts = list(counts.values())
+    num_symbols = sum(len(word) * count for word, count in zip(words, word_counts))  # of the text
+    pair_counts: dict[str, int] = defaultdict(int)  # in the text
     words_with: dict[str, set[int]] = defaultdict(set)  # indices of the words that contain a pair
     for index, word in enumerate(words):
         for pair in _pairs(word):
-            count[pair] += frequency[index]
+            pair_counts[pair] += word_counts[index]
             words_with[pair].add(index)
 
     def entry(pair: str) -> tuple[int, int, int, str]:
@@ -57,7 +57,7 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
         first = min(words_with[pair])
         # Measured in characters: unlike an index of symbols, merges elsewhere in the word do not change the position.
         position = sum(len(codes.symbols[ord(code)]) for code in words[first].partition(pair)[0])
-        return -count[pair], first, position, pair
+        return -pair_counts[pair], first, position, pair
 
     heap = [entry(pair) for pair in words_with]
     heapq.heapify(heap)
@@ -70,28 +70,28 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
             heapq.heapreplace(heap, current)
             continue
         left, right = (codes.symbols[ord(code)] for code in pair)
-        pair_count = count[pair]
+        frequency = pair_counts[pair]
         symbol = codes.encode([left + right])
         new_pairs = set()
         for index in words_with[pair].copy():
             before = words[index]
             after = words[index] = before.replace(pair, symbol)
-            num_symbols -= (len(before) - len(after)) * frequency[index]
+            num_symbols -= (len(before) - len(after)) * word_counts[index]
             # Only the symbols from the left neighbor of the first occurrence to the right one of the last have changed.
             start = max(0, before.find(pair) - 1)
             unchanged = len(before) - before.rfind(pair) - 3  # symbols after the pair (2) and its right neighbor (1)
             for old in _pairs(before[start : len(before) - unchanged]):
-                count[old] -= frequency[index]
+                pair_counts[old] -= word_counts[index]
                 if old not in after:
                     words_with[old].discard(index)
             for new in _pairs(after[start : len(after) - unchanged]):
-                count[new] += frequency[index]
+                pair_counts[new] += word_counts[index]
                 words_with[new].add(index)
                 if symbol in new:
                     new_pairs.add(new)
         for new in new_pairs:
             heapq.heappush(heap, entry(new))
-        yield LearnedMerge((left, right), frequency=pair_count, num_symbols=num_symbols)
+        yield LearnedMerge((left, right), frequency=frequency, num_symbols=num_symbols)
 
 
 class _Codes:
@@ -100,7 +100,7 @@ class _Codes:
     def __init__(self) -> None:
         """Start without symbols; each gets the next character (code) when it is first encoded."""
         self.symbols: list[str] = []  # by code point
-        self.code: dict[str, str] = {}  # character of each symbol
+        self.code: dict[str, str] = {}  # symbol → its character
 
     def encode(self, word: Iterable[str]) -> str:
         """Return the symbols of a word (its characters, or longer ones) as a string with one character per symbol."""

@@ -126,8 +126,8 @@ def initial_symbols(word: str, utf8_bytes: bool = False) -> tuple[str, ...]:
         >>> initial_symbols("é", utf8_bytes=True)
         ('<0xC3>', '<0xA9>', '</w>')
     """
-    letters = [f"<0x{byte:02X}>" for byte in word.encode()] if utf8_bytes else list(word)
-    return (*letters, END_OF_WORD)
+    symbols = [f"<0x{byte:02X}>" for byte in word.encode()] if utf8_bytes else list(word)
+    return (*symbols, END_OF_WORD)
 
 
 def trace_merges(
@@ -160,7 +160,7 @@ def trace_merges(
         best = [pair for pair, count in ranked if count == ranked[0][1]]
         chosen = min(best) if tie_break == "alphabetical" else best[0]
         words = {word: merge_pair(symbols, chosen) for word, symbols in words.items()}
-        if "".join(chosen) not in vocabulary:
+        if "".join(chosen) not in vocabulary:  # two merges can give the same symbol
             vocabulary.append("".join(chosen))
         length = sum(len(words[word]) * count for word, count in counts.items())
         tied = tuple(pair for pair in best if pair != chosen)
@@ -177,7 +177,7 @@ def trace_merges(
 
 
 def merge_pair(symbols: Sequence[str], pair: Pair) -> tuple[str, ...]:
-    """Replace every occurrence of a pair, from left to right, by one symbol.
+    """Replace every occurrence of a pair of neighboring symbols, from left to right, by one symbol.
 
     Examples:
         >>> merge_pair(("a", "a", "a", "b"), ("a", "a"))

@@ -27,7 +27,7 @@ def byte_level_words() -> pre_tokenizers.PreTokenizer:
 
 
 def split_before_words(text: str) -> list[str]:
-    """Split a text at the spaces before words: the parts can be segmented one by one.
+    """Split a text at the space right before each word: no token crosses it, so parts can be segmented one by one.
 
     Examples:
         >>> split_before_words("a house,  old")
@@ -37,7 +37,7 @@ def split_before_words(text: str) -> list[str]:
 
 
 def bytes_of_letters(token: str) -> bytes:
-    """Return the bytes of a token in `BYTE_LETTERS`; the UTF-8 form of a token with other characters.
+    """Return the bytes that the letters of a token stand for; the UTF-8 form of a token that has other characters.
 
     Examples:
         >>> bytes_of_letters("ĠÃ©").decode()
@@ -47,7 +47,7 @@ def bytes_of_letters(token: str) -> bytes:
 
 
 def readable_bytes(token: str) -> str:
-    """Return the text of a token in `BYTE_LETTERS`; bytes that are not UTF-8 on their own are written as <0xC3>.
+    """Return the text of a token in GPT-2's letters; bytes that are not UTF-8 on their own are written as <0xC3>.
 
     Examples:
         >>> readable_bytes("ĠÃ©"), readable_bytes("Ã")

@@ -53,7 +53,8 @@ class FeatureSymbols:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the features among token ids as text, such as "V;PST"; "?" stands for an unknown feature."""
-        names = {token_id: name for name, token_id in self.ids.items()}  # "" of unknown features
+        names = {token_id: name for name, token_id in self.ids.items()}
+        # the symbol of unknown features has an empty name
         return self.separator.join(names[token_id] or "?" for token_id in ids if token_id in names)
 
     def unknown(self, text: str) -> list[str]:
@@ -81,12 +82,15 @@ def collect_names(texts: Iterable[str], separator: str) -> list[str]:
 
 
 def feature_token(name: str) -> str:
-    """Return the token of a feature, such as <feature:PST>; no text gives this token (see `tag_token`)."""
+    """Return the token of a feature, such as <feature:PST>.
+
+    No text gives this token: tokens that are learned from text contain either letters or brackets.
+    """
     return f"<feature:{name}>"
 
 
 def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[str]:
-    """Append to each text, after a tab, its features such as "V;PST"; None leaves the texts as they are."""
+    """Append to each text, after a tab, its features such as "V;PST"; without features (None), nothing."""
     if features is None:
         return list(texts)
     if isinstance(features, str) or len(features) != len(texts):

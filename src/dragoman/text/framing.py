@@ -13,9 +13,10 @@ from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP
 
 @dataclass(frozen=True)
 class Framing:
-    """A source is `source_prefix` x `source_suffix`, a target `bos` y `eos`; batches are padded with `pad`.
+    """Ids of the special tokens around a source text x and a target text y.
 
-    The defaults are those of an encoder–decoder. Imported checkpoints have their own token ids.
+    A source is `source_prefix` x `source_suffix`, a target `bos` y `eos`; batches are padded with `pad`. The defaults
+    are those of an encoder–decoder. Imported checkpoints have their own token ids.
 
     The framing of a multilingual model (`languages`) is without language codes; `for_languages` returns that of a pair.
     """
@@ -25,7 +26,7 @@ class Framing:
     eos: int = EOS
     source_prefix: tuple[int, ...] = ()
     source_suffix: tuple[int, ...] = (EOS,)
-    forced_bos: tuple[int, ...] = ()  # generated first, with probability 1
+    forced_bos: tuple[int, ...] = ()  # generated right after BOS, with probability 1
     force_eos_at_limit: bool = False  # a target that reaches the length limit gets EOS
     suppressed: tuple[int, ...] = (PAD, BOS, MASK, SEP, CLS)  # never generated
     suppressed_first: tuple[int, ...] = ()  # not generated right after the forced tokens
@@ -34,14 +35,17 @@ class Framing:
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """What the decoder reads before a target: BOS and the tokens that are generated first."""
+        """What the decoder reads before a target: BOS and the forced tokens."""
         return (self.bos, *self.forced_bos)
 
     @property
     def prompt_length(self) -> int:
-        """Number of forced tokens that do not count in the length of a target, with the code of its language."""
-        has_code = self.languages is not None and self.languages.target_position == "forced_bos"
-        return len(self.forced_bos) + has_code if self.forced_is_prompt else 0
+        """Number of forced tokens if they do not count in the length of a target, else 0.
+
+        A language code that `for_languages` adds to the forced tokens is included.
+        """
+        adds_code = self.languages is not None and self.languages.target_position == "forced_bos"
+        return len(self.forced_bos) + adds_code if self.forced_is_prompt else 0
 
     def for_languages(self, source: str | None = None, target: str | None = None) -> Framing:
         """Return the special tokens (framing) for a language pair, with language codes; None: the default language.
@@ -76,8 +80,8 @@ class Framing:
     def for_default_languages(self) -> Framing:
         """Return the special tokens for texts without given languages: those of the default pair, if there is one.
 
-        Without a default, Marian's texts may have their own codes, so that none are added; other models need codes, and
-        this object, which `for_languages` fills in, is returned unchanged.
+        Without a default, no codes are added for Marian, whose texts may begin with a code of their own. Other models
+        need codes: this object is returned unchanged, so that `for_languages` can still add them.
         """
         if self.languages is None or self.languages.has_default:
             return self.for_languages()
@@ -86,7 +90,7 @@ class Framing:
     def with_default_languages(self, source: str | None, target: str | None) -> Framing:
         """Return these special tokens with another default pair of languages; None keeps the present default."""
         if self.languages is None:
-            return self.for_languages(source, target)  # an error if languages are given
+            return self.for_languages(source, target)  # raises a UserError if languages are given
         return replace(self, languages=self.languages.with_default(source, target))
 
     def without_default_languages(self) -> Framing:
@@ -102,7 +106,10 @@ class Framing:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Framing:
-        """Read what `to_dict` returns, also from JSON; a ValueError or TypeError if it is not that."""
+        """Read what `to_dict` returned, also after JSON has turned tuples into lists.
+
+        Other values are a ValueError or TypeError.
+        """
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
         }

@@ -28,7 +28,7 @@ MAX_EXTRA_TOKENS = 10_000  # special tokens whose number is a setting
 
 
 def _damaged_setting(files: TokenizerFiles, name: str, meaning: str, value: object) -> UserError:
-    """Return the error for the setting `name` of tokenizer_config.json, whose value makes no sense."""
+    """Return the error for the setting `name` of tokenizer_config.json, whose `value` is invalid; `meaning`: of it."""
     return UserError(
         f"{files.folder / 'tokenizer_config.json'} is damaged: {name}, {meaning}, is {value!r}; download it again"
     )
@@ -43,13 +43,13 @@ def read_marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> ImportedTokenizer:
-    """Read the tokenizer of Marian's source or target: a SentencePiece model, whose pieces have the given ids."""
+    """Read the tokenizer of Marian's source or target: the SentencePiece model in `file_name`; `ids`: of its pieces."""
     by_role, model = files.tokens_by_role(PLAIN_TOKENS), SentencePieceModel.read(files.folder / file_name)
     if "unk" not in by_role or by_role["unk"].content not in ids:
         raise UserError(
             f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'; download it again"
         )
-    codes = {code: token_id for code, token_id in ids.items() if code.startswith(">>") and code.endswith("<<")}
+    codes = {token: token_id for token, token_id in ids.items() if token.startswith(">>") and token.endswith("<<")}
     names = {token_id: token for token, token_id in ids.items()}
     return combine_sentencepiece(files, model, names, by_role, decoder=stripping_decoder(), language_codes=codes)
 
@@ -83,7 +83,7 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read the tokenizer of Pegasus.
 
     Its first ids are padding, EOS, two masks and `offset` − 2 unused tokens; the first two pieces of the SentencePiece
-    model are left out.
+    model, its own padding and EOS, are left out.
     """
     by_role, offset = files.tokens_by_role(PEGASUS_TOKENS), files.settings.get("offset", 103)
     if not is_token_id(offset) or not 2 <= offset <= MAX_EXTRA_TOKENS:
@@ -92,7 +92,7 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
     sentence_mask = parse_token(files.settings.get("mask_token_sent", "<mask_1>"))
     masks = [token.content for token in (sentence_mask, by_role.get("mask")) if token is not None]
     unused = [f"<unk_{number}>" for number in range(2, offset)]
-    first = [by_role["pad"].content, by_role["eos"].content, *masks, *unused][: offset + 2]
+    first = [by_role["pad"].content, by_role["eos"].content, *masks, *unused]
     names, special = [*first, *model.pieces[2:]], [*first, *model.special_pieces]
     return [combine_sentencepiece(files, model, names, by_role, special=special)]
 
@@ -100,7 +100,8 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read the tokenizer of T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
     by_role = files.tokens_by_role(known_family(files, "spiece.model", T5_TYPES).tokens)  # roles such as "pad"
-    model, num_sentinels = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
+    model = SentencePieceModel.read(files.folder / "spiece.model")
+    num_sentinels = files.settings.get("extra_ids", 100)
     if not is_token_id(num_sentinels) or num_sentinels > MAX_EXTRA_TOKENS:
         raise _damaged_setting(files, "extra_ids", "the number of sentinel tokens", num_sentinels)
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(num_sentinels))]
@@ -111,9 +112,9 @@ def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read the tokenizer of LLaMA, whose ids are those of the SentencePiece model."""
     model = SentencePieceModel.read(files.folder / "tokenizer.model")
-    if (prefix := files.settings.get("add_prefix_space")) is not None:
-        model = model.with_prefix_space(bool(prefix))
-    by_role = files.tokens_by_role(tokenizer_family(files, TokenizerFamily(UNK_BOS_EOS)).tokens)
+    if (add_prefix_space := files.settings.get("add_prefix_space")) is not None:
+        model = model.with_prefix_space(bool(add_prefix_space))
+    by_role = files.tokens_by_role(tokenizer_family(files, default=TokenizerFamily(UNK_BOS_EOS)).tokens)
     return [combine_sentencepiece(files, model, model.pieces, by_role, special=model.special_pieces)]
 
 
@@ -123,14 +124,15 @@ def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
     fairseq's four special tokens take the place of the SentencePiece model's three; languages and mask are at the end.
     """
     defaults = known_family(files, "sentencepiece.bpe.model", FAIRSEQ_TYPES).tokens
-    by_role = defaults | files.tokens_by_role(defaults)
+    by_role = defaults | files.tokens_by_role(defaults)  # defaults also for roles that a file sets to null
     model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
     if model.special_pieces[:3] != model.pieces[:3]:
         raise UserError(
             f"the pieces of {files.folder / 'sentencepiece.bpe.model'} must begin with <unk>, <s> and </s>, but do "
             "not: download it again"
         )
-    model_type, languages = files.config.get("model_type", "mbart"), tuple[str, ...]()
+    model_type = files.config.get("model_type", "mbart")
+    languages: tuple[str, ...] = ()  # XLM-R has no language codes
     if model_type == "mbart":
         languages = MBART50_LANGUAGES if files.tokenizer_class.startswith("MBart50") else MBART_LANGUAGES
     elif model_type == "m2m_100":
@@ -155,31 +157,29 @@ def combine_sentencepiece(
     Args:
         files: the checkpoint's tokenizer files, which may add tokens.
         model: segments text into pieces.
-        names: the token of each id.
+        names: the token (its text) of each id.
         by_role: special tokens with a role, such as "pad" or "eos".
-        special: names of further special tokens.
+        special: texts of further special tokens.
         decoder: joins tokens to text; by default that of the model.
         language_codes: ids of codes such as >>deu<< at the beginning of a text.
     """
-    tokens = (*map(TokenConfig, special), *by_role.values(), *files.additional_tokens())
-    special_tokens, added = {token.content: token for token in tokens}, files.added_tokens()
-    special_tokens |= {token.content: token for token in added.values() if token.special}
-    names = names if isinstance(names, dict) else dict(enumerate(names))
-    names |= {token_id: token.content for token_id, token in added.items()}
-    ids = {name: token_id for token_id, name in names.items()}
+    added = files.added_tokens()  # by id
+    tokens = [*map(TokenConfig, special), *by_role.values(), *files.additional_tokens()]
+    tokens += [token for token in added.values() if token.special]
+    special_tokens = {token.content: token for token in tokens}
+    name_of_id = names if isinstance(names, dict) else dict(enumerate(names))
+    name_of_id |= {token_id: token.content for token_id, token in added.items()}
+    ids = {name: token_id for token_id, name in name_of_id.items()}
     model = model.with_user_defined([token.content for token in added.values() if token.content not in special_tokens])
     has_unk = "unk" in by_role and by_role["unk"].content in ids
     unk = ids[by_role["unk"].content if has_unk else model.unk_piece]
-    library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=names[unk]))
+    library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=name_of_id[unk]))  # it only joins tokens
     library.decoder = decoder or model.decoder()
-    special_ids = {ids[name]: token for name, token in special_tokens.items() if name in ids}
-    segmenter = SentencePieceSegmenter.without_special(model, names, special_tokens, unk)
-    role_ids = files.role_ids(by_role, ids)
     return ImportedTokenizer(
         library,
-        names,
-        special_tokens=special_ids,
-        role_ids=role_ids,
-        segmenter=segmenter,
+        name_of_id,
+        special_tokens={ids[name]: token for name, token in special_tokens.items() if name in ids},
+        role_ids=files.role_ids(by_role, ids),
+        segmenter=SentencePieceSegmenter.without_special(model, name_of_id, special_tokens, unk),
         language_codes=language_codes,
     )

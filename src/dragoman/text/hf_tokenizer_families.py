@@ -61,15 +61,16 @@ TOKENIZER_FAMILIES: dict[str, TokenizerFamily] = {
 NO_FAMILY = TokenizerFamily()  # of an unknown model_type: the files leave nothing out
 
 
-def tokenizer_family(files: TokenizerFiles, unknown: TokenizerFamily = NO_FAMILY) -> TokenizerFamily:
-    """Return the model family of a folder, by the `model_type` of `config.json`; `unknown` for any other type."""
-    return TOKENIZER_FAMILIES.get(str(files.config.get("model_type")), unknown)
+def tokenizer_family(files: TokenizerFiles, default: TokenizerFamily = NO_FAMILY) -> TokenizerFamily:
+    """Return the model family of a checkpoint folder, by the `model_type` of `config.json`; `default` if unknown."""
+    return TOKENIZER_FAMILIES.get(str(files.config.get("model_type")), default)
 
 
 def known_family(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> TokenizerFamily:
-    """Return the model family of a folder, which must be one of `types`; the first one if there is no `config.json`.
+    """Return the model family of a checkpoint folder; a UserError if its `model_type` is not one of `types`.
 
-    Other families use files of these names differently, so they are a UserError, which mentions `file_names`.
+    Other families use files with the same names (`file_names`, for the error message) differently. A folder without
+    `config.json` is taken for the first type.
     """
     model_type = files.config.get("model_type", types[0])
     if model_type not in types:

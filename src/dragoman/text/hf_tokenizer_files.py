@@ -25,7 +25,7 @@ ADDITIONAL_KEYS = ("additional_special_tokens", "extra_special_tokens")  # the o
 class TokenConfig:
     """A special or added token; `lstrip` and `rstrip`: it includes the white space on its left or right."""
 
-    content: str
+    content: str  # the text of the token, such as "<mask>"
     lstrip: bool = False
     rstrip: bool = False
     special: bool = True
@@ -43,9 +43,9 @@ TOKENIZER_FILE_NAMES = (
 
 @dataclass(frozen=True)
 class OriginalFiles:
-    """The files that a tokenizer was read from, compressed, by name."""
+    """The files that a tokenizer was read from, compressed."""
 
-    encoded: Mapping[str, str] = field(default_factory=dict)  # zlib and base64
+    encoded: Mapping[str, str] = field(default_factory=dict)  # name of a file → its content, by zlib and base64
 
     @classmethod
     def read(cls, folder: Path) -> OriginalFiles:
@@ -68,7 +68,7 @@ class OriginalFiles:
 
 
 class TokenizerFiles:
-    """A checkpoint folder; `only` is a file of it that is read on its own, as if there were no others.
+    """The tokenizer files in a checkpoint folder.
 
     Attributes:
         config: the model's `config.json`
@@ -76,7 +76,10 @@ class TokenizerFiles:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], only: str = "") -> None:
-        """Read the tokenizer's configuration files, if there are any; `only` is the one file that may be read."""
+        """Read the tokenizer's configuration files, if there are any; `config` is the model's `config.json`.
+
+        With `only`, the name of a file, the folder is treated as if it contained no other file.
+        """
         self.folder, self.config, self.only = folder, config, only
         self.settings = self.json("tokenizer_config.json") if self.has("tokenizer_config.json") else {}
         self._token_map = self.json("special_tokens_map.json") if self.has("special_tokens_map.json") else {}
@@ -106,7 +109,7 @@ class TokenizerFiles:
             raise UserError(f"{path} is damaged, because it is not UTF-8: download it again") from None
 
     def json(self, name: str) -> dict[str, Any]:
-        """Read the file `name` of the folder, which has a JSON object; raise a UserError if it is damaged."""
+        """Read the file `name` of the folder, which holds a JSON object; raise a UserError if it is damaged."""
         try:
             document = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
@@ -129,26 +132,27 @@ class TokenizerFiles:
     def tokens_by_role(self, defaults: Mapping[str, TokenConfig]) -> dict[str, TokenConfig]:
         """Return the special token of each role, such as "pad" or "eos"; `defaults` are for roles that no file defines.
 
-        A file may give only the name of a token; if it is the default's, the default's properties hold, too.
+        `tokenizer_config.json` has priority over `special_tokens_map.json`. A file may give only the text of a token;
+        if it is the default's, the default's properties (`lstrip`, `rstrip`) hold, too.
         """
         tokens = {}
         for role in ROLES:
             key, default = f"{role}_token", defaults.get(role)
             declared = [document[key] for document in (self.settings, self._token_map) if key in document]
-            is_name_of_default = bool(default and declared and declared[0] == default.content)
-            token = parse_token(declared[0]) if declared and not is_name_of_default else default
+            is_text_of_default = bool(default and declared and declared[0] == default.content)
+            token = parse_token(declared[0]) if declared and not is_text_of_default else default
             if token:
                 tokens[role] = token
         return tokens
 
     def additional_tokens(self) -> Iterator[TokenConfig]:
-        """Yield the special tokens without a role, which files list as values of a dictionary or as a list."""
+        """Yield the special tokens without a role, which the configuration files have in a list or a dictionary."""
         for listed in [document.get(key) for document in (self.settings, self._token_map) for key in ADDITIONAL_KEYS]:
             values = list(listed.values()) if isinstance(listed, dict) else listed
             yield from filter(None, map(parse_token, values if isinstance(values, list) else []))
 
     def added_tokens(self) -> dict[int, TokenConfig]:
-        """Return the tokens that were added to the vocabulary after it was learned, by id."""
+        """Return the tokens that were added to the vocabulary after it was learned: id → token."""
         added: dict[int, TokenConfig] = {}
         if self.has("added_tokens.json"):  # holds only names and ids
             ids = self.vocabulary("added_tokens.json")
@@ -181,7 +185,7 @@ class TokenizerFiles:
 
 
 def parse_token(value: object) -> TokenConfig | None:
-    """Parse a token that is written as its name, or as an object with its properties; None for other values."""
+    """Parse a token that is written as its text, or as an object with its properties; None for other values."""
     if isinstance(value, str):
         return TokenConfig(value) if value else None
     if not isinstance(value, dict) or not isinstance(content := value.get("content"), str) or not content:

@@ -61,29 +61,29 @@ def tokenizers_from_folder(
     """Read the source's and the target's tokenizer of a Hugging Face checkpoint; both may be the same object.
 
     Args:
-        folder: the checkpoint folder; the tokenizer files in it decide how they are read (`_BUILDERS`)
+        folder: the checkpoint folder; the first entry of `_READERS` whose files it has reads them
         config: the checkpoint's `config.json`
     """
     files = TokenizerFiles(Path(folder), config or {})
     if files.tokenizer_class.startswith("ByT5"):  # needs no files
         tokenizer = _utf8_bytes(files)
         return tokenizer, tokenizer
-    for names, build in _BUILDERS.items():
-        if all(map(files.has, names)):
-            source, *others = build(files)  # one for source and target, or two
+    for file_names, read in _READERS.items():
+        if all(map(files.has, file_names)):
+            source, *others = read(files)  # one for source and target, or two
             source.original_files = OriginalFiles.read(files.folder)
             if (files.folder / TARGET_TOKENIZER_FOLDER / "tokenizer.json").is_file():
                 target, _ = tokenizers_from_folder(files.folder / TARGET_TOKENIZER_FOLDER, config)
                 return source, target
             return source, others[0] if others else source
-    expected = ", ".join(" with ".join(names) for names in _BUILDERS)
+    expected = ", ".join(" with ".join(file_names) for file_names in _READERS)
     raise MissingTokenizerError(f"{folder} has no supported tokenizer files: add those of the model, one of {expected}")
 
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
     """Read a SentencePiece model, or a `tokenizer.json` of the `tokenizers` library or of Dragoman, on its own."""
     files = TokenizerFiles(path.parent, config={}, only=path.name)
-    if path.suffix != ".json":
+    if path.suffix != ".json":  # of a SentencePiece model
         model = SentencePieceModel.read(path)
         return combine_sentencepiece(files, model, model.pieces, by_role=UNK_BOS_EOS, special=model.special_pieces)
     document = files.json(path.name)
@@ -107,8 +107,8 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
         raise UserError(f"{path} does not exist: name a run, a SentencePiece .model or a Hugging Face tokenizer.json")
     if path.is_dir():
         source, target = tokenizers_from_folder(path)
-        first = with_own_special_tokens(source)
-        return first, first if target is source else with_own_special_tokens(target)
+        own_source = with_own_special_tokens(source)
+        return own_source, own_source if target is source else with_own_special_tokens(target)
     if path.suffix not in TOKENIZER_SUFFIXES:
         raise UserError(
             f"{path} is not a tokenizer by its suffix: expected a SentencePiece .model or .spm, or a tokenizer.json"
@@ -123,7 +123,8 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read tokenizer.json, a complete file of the `tokenizers` library, of any family."""
     family, document = tokenizer_family(files), files.json("tokenizer.json")
-    by_role = files.tokens_by_role(family.tokens)
+    by_role = files.tokens_by_role(family.tokens)  # special tokens by role, such as "pad"
+    # Tokens that decoded text leaves out may not be declared as special in the file, such as <|0.00|> of Whisper.
     for token in document.get("added_tokens") or () if family.hidden_tokens else ():
         if re.fullmatch(str(family.hidden_tokens), str(token.get("content"))):
             token["special"] = True
@@ -133,17 +134,18 @@ def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def _from_document(
     files: TokenizerFiles, document: dict[str, Any], by_role: Mapping[str, TokenConfig]
 ) -> ImportedTokenizer:
-    """Read a document of the `tokenizers` library, without truncation, padding and special tokens around a text.
+    """Build a tokenizer from the JSON (`document`) of a tokenizer of the `tokenizers` library, which is changed.
 
-    Special tokens are those of `by_role` (by a role such as "pad" or "eos"), of the folder's configuration files, and
-    those that the document itself declares. They get names that no text contains, so that text never becomes one.
+    It does not truncate, pad or add special tokens. Special tokens are those of `by_role` (by a role such as "pad" or
+    "eos"), of the configuration files (`files`), and those that the document itself declares. They get names that no
+    text contains, so that text never becomes one.
     """
     origin = f"the tokenizer of {files.folder}"
     document |= dict.fromkeys(("truncation", "padding", "post_processor"))
     try:
         vocabulary, added = document["model"]["vocab"], document.get("added_tokens") or []
-        if isinstance(vocabulary, list):  # of tokens with their scores
-            vocabulary = {entry[0]: index for index, entry in enumerate(vocabulary)}
+        if isinstance(vocabulary, list):  # of unigram: tokens with their scores, in the order of their ids
+            vocabulary = {token_and_score[0]: token_id for token_id, token_and_score in enumerate(vocabulary)}
         ids = {**vocabulary}
         all_ids = ids | {token["content"]: token["id"] for token in added}
         if not all(isinstance(name, str) and is_token_id(token_id) for name, token_id in all_ids.items()):
@@ -152,6 +154,7 @@ def _from_document(
         for token in added:
             token["special"] = bool(token["special"]) or token["content"] in special
         special |= {token["content"]: parsed for token in added if token["special"] and (parsed := parse_token(token))}
+        # BPE gives only tokens that its merges make, so that its special tokens need not be hidden.
         is_bpe = "merges" in document["model"]
         _hide_special_tokens(document, {} if is_bpe else {name: ids[name] for name in special if name in ids})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -165,13 +168,14 @@ def _from_document(
 
 
 def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
-    """Rename tokens, given with their ids, to names that no text contains: most models would find them in a text.
+    """Rename special tokens to names that no text contains: most models would find the original names in a text.
 
-    `document` is the JSON of the `tokenizers` library, which is changed in place.
+    `tokens` has the ids of the special tokens. `document` is the JSON of a tokenizer of the `tokenizers` library, which
+    is changed in place.
     """
     model = document["model"]
     for name, token_id in tokens.items():
-        if isinstance(model["vocab"], list):
+        if isinstance(model["vocab"], list):  # of tokens with their scores
             model["vocab"][token_id] = [f"{HIDDEN}{token_id}", 0.0]
         else:
             model["vocab"][f"{HIDDEN}{token_id}"] = model["vocab"].pop(name)
@@ -185,8 +189,8 @@ def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) ->
 
 def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Read BERT's WordPiece: text is split at white space and punctuation, then words into the longest pieces."""
-    # special tokens by role, such as "pad"
-    by_role, settings = files.tokens_by_role(known_family(files, "vocab.txt", BERT_TYPES).tokens), files.settings
+    family, settings = known_family(files, "vocab.txt", BERT_TYPES), files.settings
+    by_role = files.tokens_by_role(family.tokens)  # special tokens by role, such as "pad"
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
     vocabulary = {line.rstrip(): token_id for token_id, line in enumerate(lines)}
     unk = by_role["unk"].content if "unk" in by_role else ""
@@ -239,9 +243,9 @@ def _utf8_bytes(files: TokenizerFiles) -> ImportedTokenizer:
     """Return the tokenizer of ByT5 (Xue et al. 2022, §3.1): special tokens, the bytes of UTF-8, and sentinels."""
     by_role = files.tokens_by_role(PLAIN_TOKENS)
     first = [by_role[role].content if role in by_role else f"<{role}>" for role in ("pad", "eos", "unk")]
-    sentinels = [token.content for token in files.additional_tokens() if "extra_id" in token.content]
-    count = files.settings.get("extra_ids", 125)
-    sentinels = list(dict.fromkeys(sentinels)) or [f"<extra_id_{number}>" for number in range(int(count))]
+    listed_sentinels = [token.content for token in files.additional_tokens() if "extra_id" in token.content]
+    count = files.settings.get("extra_ids", 125)  # of sentinels, if the files do not list them
+    sentinels = list(dict.fromkeys(listed_sentinels)) or [f"<extra_id_{number}>" for number in range(int(count))]
     vocabulary = {name: index for index, name in enumerate((*first, *BYTE_LETTERS))}
     library = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -268,7 +272,7 @@ def _from_library(
     return [_from_document(files, document, by_role)]
 
 
-_BUILDERS: dict[tuple[str, ...], Callable[[TokenizerFiles], list[ImportedTokenizer]]] = {
+_READERS: dict[tuple[str, ...], Callable[[TokenizerFiles], list[ImportedTokenizer]]] = {
     ("tokenizer.json",): _tokenizer_json,
     ("source.spm", "target.spm", "vocab.json"): read_marian,
     ("spiece.model",): read_spiece,

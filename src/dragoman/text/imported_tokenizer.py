@@ -29,7 +29,7 @@ from dragoman.text.tokenizer import (
     TOKENIZER_FORMAT_VERSION,
     Tokenizer,
     check_tags,
-    read_prefix_fields,
+    read_source_prefix_fields,
     tag_token,
 )
 from dragoman.text.word_splitting import word_at_characters
@@ -49,7 +49,7 @@ class ImportedTokenizer(Tokenizer):
 
     Args:
         library: segments text, unless there is a `segmenter`; joins tokens
-        names: token of each id
+        names: token (its text) of each id
         special_tokens: special token of each id that has one
         role_ids: ids of the special tokens `pad`, `unk`, `bos`, `eos`, `cls`, `sep`, `mask` and `decoder_start`, as far
             as the tokenizer has them
@@ -94,10 +94,10 @@ class ImportedTokenizer(Tokenizer):
         longest_first = sorted(special_tokens.values(), key=lambda token: -len(token.content))
         self._special_pattern = re.compile(f"({'|'.join(map(_pattern, longest_first))})")
         self._decoder = self._library.decoder
-        self._byte_level = self._join(["Ġa"]) == " a"  # GPT-2 writes bytes as letters
+        self._is_byte_level = self._join(["Ġa"]) == " a"  # as GPT-2, whose tokens write bytes as letters: Ġ is a space
 
     def _first_id(self, *roles: str) -> int:
-        """Return the id of the first role (such as "pad" or "eos") that has a token; MISSING_TOKEN_ID if none has."""
+        """Return the id of the first of the `roles` (such as "pad") that has a token; MISSING_TOKEN_ID if none has."""
         return next((self.role_ids[role] for role in roles if role in self.role_ids), MISSING_TOKEN_ID)
 
     @property
@@ -111,21 +111,23 @@ class ImportedTokenizer(Tokenizer):
             return self.encode_batch([text])[0]
         texts_and_names, ids = self._special_pattern.split(text), self.special_token_ids  # text, name, text, …
         texts, names = texts_and_names[::2], texts_and_names[1::2]
+        # some special tokens include the white space beside them, which is no part of their names
         special = [ids.get(name, ids.get(name.strip(), MISSING_TOKEN_ID)) for name in names]
         return self._encode_joined(texts, separators=special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize texts without special tokens; a language code at the beginning of a text becomes its token."""
-        prefixed = [self._split_language_code(_replace_unencodable(text)) for text in texts]
-        rest = [text for _, text in prefixed]
+        split_texts = [self._split_language_code(_replace_unencodable(text)) for text in texts]
+        texts_without_code = [rest for _, rest in split_texts]
         if self._segmenter:
-            rows = self._segmenter.encode_batch(rest)
+            rows = self._segmenter.encode_batch(texts_without_code)
         else:
-            rows = [encoding.ids for encoding in self._library.encode_batch_fast(rest, add_special_tokens=False)]
-        return [[*code, *ids] for (code, _), ids in zip(prefixed, rows)]
+            encodings = self._library.encode_batch_fast(texts_without_code, add_special_tokens=False)
+            rows = [encoding.ids for encoding in encodings]
+        return [[*code_ids, *ids] for (code_ids, _), ids in zip(split_texts, rows)]
 
     def encode_within_text(self, phrase: str) -> list[int]:
-        """Return the token ids of a phrase after a space, which byte-level tokenizers do not add to a text."""
+        """Return the token ids of a phrase inside a text: after a space, which not all tokenizers add to a text."""
         return _encode_after_space(self, phrase)
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
@@ -136,11 +138,15 @@ class ImportedTokenizer(Tokenizer):
         if self.mask is None:
             raise UserError("this tokenizer has no mask token: use a model that was trained to fill masks")
         mask = self._special_tokens.get(self.mask, TokenConfig(""))
-        texts = re.split(_pattern(replace(mask, content=gap)), text)
+        gap_pattern = _pattern(replace(mask, content=gap))  # the gap takes as much white space as the mask token
+        texts = re.split(gap_pattern, text)
         return self._encode_joined(texts, separators=repeat(self.mask))
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
-        """Tokenize a text with the nth occurrence of `gap` replaced by the nth of the `sentinels` (ids)."""
+        """Tokenize a text with the nth occurrence of `gap` replaced by the nth of the `sentinels` (ids).
+
+        Their names are put into the text, because a sentinel may include the white space beside it.
+        """
         if not all(sentinel in self._names for sentinel in sentinels):
             return super().encode_with_sentinels(text, gap, sentinels)
         first, *others = text.split(gap)
@@ -153,13 +159,13 @@ class ImportedTokenizer(Tokenizer):
         The code tells Marian the target language.
         """
         if self.language_codes and text.startswith(">>"):
-            code, end, rest = text.partition("<<")
-            if (token_id := self.language_codes.get(code + end)) is not None:
+            code, ending, rest = text.partition("<<")
+            if (token_id := self.language_codes.get(code + ending)) is not None:
                 return [token_id], rest
         return [], text
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of some token ids, without special tokens and ids that the vocabulary does not have."""
+        """Return the text of token ids; special tokens and ids that the vocabulary does not have are left out."""
         return self._join(list(filter(None, map(self._text_token, ids))))
 
     def _text_token(self, token_id: int) -> str:
@@ -179,15 +185,18 @@ class ImportedTokenizer(Tokenizer):
         return [self._readable(self._names.get(token_id, f"<{token_id}>")) for token_id in ids]
 
     def _readable(self, token: str) -> str:
-        """Write a token with ▁ for a space; letters for bytes (GPT-2) become text, if they form whole characters."""
-        if not self._byte_level or token in self.special_token_ids or "\ufffd" in (text := self._join([token])):
+        """Return a token in readable form: GPT-2's letters for bytes become text, with ▁ for a space.
+
+        Special tokens, tokens of other tokenizers, and bytes that are no whole characters are returned unchanged.
+        """
+        if not self._is_byte_level or token in self.special_token_ids or "\ufffd" in (text := self._join([token])):
             return token
         return text.replace(" ", "▁")
 
     def surface_forms(self) -> list[bytes]:
         """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens."""
         tokens = list(map(self._text_token, range(self.vocab_size)))
-        if self._byte_level:
+        if self._is_byte_level:
             return list(map(bytes_of_letters, tokens))
         if self._decoder is None:
             return [f" {token}".encode() if token else b"" for token in tokens]
@@ -208,8 +217,9 @@ class ImportedTokenizer(Tokenizer):
         """
         ids = list(ids)
         text = self.decode(ids)
-        word_at = [*word_at_characters(text), -1]
-        words, position = [], 0
+        word_at = [*word_at_characters(text), -1]  # of each character, and of the end of the text
+        words = []  # of each token
+        position = 0  # in the text, at which the next token begins
         window: list[str] = []  # the last tokens: decoding all tokens again for each one would take quadratic time
         start = 0  # position in the text at which the window begins
         for token_id in ids:
@@ -223,29 +233,31 @@ class ImportedTokenizer(Tokenizer):
             spaces = end - position - len(text[position:end].lstrip())
             words.append(word_at[position + spaces] if alone.strip() else -1)
             position = end
-            is_complete = alone.strip() and "\ufffd" not in alone and joined.endswith(alone)
-            if len(window) > WINDOW_TOKENS and is_complete and text[start:end] == joined:
+            # The window is cut before a token that is joined in the same way without the tokens before it.
+            is_independent = alone.strip() and "\ufffd" not in alone and joined.endswith(alone)
+            if len(window) > WINDOW_TOKENS and is_independent and text[start:end] == joined:
                 window, start = window[-1:], end - len(alone)
         return words
 
     def with_missing_pieces(
         self, texts: Iterable[str], limit: int, first_id: int | None = None
     ) -> tuple[Tokenizer, dict[int, str]]:
-        """Return this tokenizer with new pieces for texts that it cannot represent, and their ids from `first_id` on.
+        """Return this tokenizer with at most `limit` new pieces for texts that it cannot represent, and these by id.
 
-        A SentencePiece model cannot be extended: nothing is added.
+        Their ids begin with `first_id`, by default after all others. A SentencePiece model cannot be extended: nothing
+        is added.
         """
         if self._segmenter is not None:
             return self, {}
-        library, pieces = add_missing_pieces(self._library, texts, limit, first_id or self.vocab_size)
+        library, pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
         names, codes = self._names | pieces, self.language_codes
         tokenizer = ImportedTokenizer(
             library, names, self._special_tokens, self.role_ids, segmenter=None, language_codes=codes
         )
         return tokenizer, pieces
 
-    def supports_ids(self, first_id: int) -> bool:
-        """Whether new tokens can have ids from `first_id` on: any ids after the present ones."""
+    def can_assign_ids_from(self, first_id: int) -> bool:
+        """Whether new tokens can have the ids from `first_id` on: any ids after the present ones, also with a gap."""
         return first_id >= self.vocab_size
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
@@ -254,12 +266,13 @@ class ImportedTokenizer(Tokenizer):
         return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self.language_codes)
 
     def to_json(self) -> str:
-        """Return one JSON document: the `tokenizers` library's, with a field `dragoman` for what it cannot hold."""
+        """Return one JSON document: that of the `tokenizers` library, with a field `dragoman` for all other data."""
         document = json.loads(self._library.to_str())
         document["model"]["dragoman"] = {
             "version": TOKENIZER_FORMAT_VERSION,
             "kind": self.kind,
             "marker": self.marker,
+            # only those that the library does not have under this id
             "names": {index: name for index, name in self._names.items() if self._library.id_to_token(index) != name},
             "special_tokens": [{"id": index, **asdict(token)} for index, token in self._special_tokens.items()],
             "role_ids": self.role_ids,
@@ -324,15 +337,16 @@ class RemappedTokenizer(Tokenizer):
         features: Sequence[str] = (),
         feature_separator: str = FEATURE_SEPARATOR,
     ) -> None:
-        """Wrap an imported tokenizer, whose ids are shifted by ID_OFFSET; corpus tags, then features, follow them.
+        """Wrap an imported tokenizer, whose ids are shifted by ID_OFFSET; the ids of corpus tags and features follow.
 
         `tags` and `features` are their names; `feature_separator` is between the features of a source.
         """
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
         self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
         if features:
-            names = enumerate((*features, UNKNOWN_FEATURE), ID_OFFSET + inner.vocab_size + len(tags))
-            self.features = FeatureSymbols({name: token_id for token_id, name in names}, feature_separator)
+            first_id = ID_OFFSET + inner.vocab_size + len(tags)
+            ids = {name: token_id for token_id, name in enumerate((*features, UNKNOWN_FEATURE), first_id)}
+            self.features = FeatureSymbols(ids, feature_separator)
 
     @property
     def vocab_size(self) -> int:
@@ -340,13 +354,13 @@ class RemappedTokenizer(Tokenizer):
         return ID_OFFSET + self.inner.vocab_size + len(self.source_prefix_ids)
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
-        """Return the tokenizer with further corpus tags at the end of its vocabulary."""
+        """Return the tokenizer with further corpus tags (`names`), before the features at the end of its vocabulary."""
         check_tags(names)
         tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
         return RemappedTokenizer(self.inner, tags, features.names, features.separator)
 
     def with_features(self, names: Sequence[str], separator: str) -> RemappedTokenizer:
-        """Return the tokenizer with feature symbols at the end of its vocabulary."""
+        """Return the tokenizer with further feature symbols (`names`) at the end of its vocabulary."""
         names = list(dict.fromkeys([*self.features.names, *names]))
         return RemappedTokenizer(self.inner, list(self.tags), names, separator)
 
@@ -356,7 +370,7 @@ class RemappedTokenizer(Tokenizer):
         return [[UNK if token_id == unk else token_id + ID_OFFSET for token_id in row] for row in rows]
 
     def encode_within_text(self, phrase: str) -> list[int]:
-        """Return the token ids of a phrase after a space, which byte-level tokenizers do not add to a text."""
+        """Return the token ids of a phrase inside a text: after a space, which not all tokenizers add to a text."""
         return _encode_after_space(self, phrase)
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
@@ -364,9 +378,9 @@ class RemappedTokenizer(Tokenizer):
         return self._encode_joined(text.split(gap), repeat(MASK))
 
     def _inner_id(self, token_id: int) -> int:
-        """Return the id in the imported tokenizer, whose ids are shifted by ID_OFFSET here.
+        """Return the id of a token in the imported tokenizer, whose ids are shifted by ID_OFFSET here.
 
-        It is MISSING_TOKEN_ID for tokens that are added here: special tokens, which come first, and tags.
+        It is MISSING_TOKEN_ID for tokens that are added here: special tokens, which come first, tags and features.
         """
         return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else MISSING_TOKEN_ID
 
@@ -381,15 +395,16 @@ class RemappedTokenizer(Tokenizer):
         return self.inner.decode(self.inner.encode("a")) == " a"
 
     def vocabulary(self) -> list[str]:
-        """Return Dragoman's special tokens, then the imported ones, corpus tags and features."""
+        """Return all tokens by id: Dragoman's special tokens, the imported tokens, corpus tags and features."""
         return [*SPECIAL_TOKENS, *self.inner.vocabulary(), *self.tokens(self.source_prefix_ids)]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the names of tokens in readable form."""
-        names = {token_id: tag_token(name) for name, token_id in self.tags.items()} | dict(enumerate(SPECIAL_TOKENS))
-        names |= {token_id: feature_token(name) for name, token_id in self.features.ids.items()}
+        own_tokens = dict(enumerate(SPECIAL_TOKENS))  # id → token
+        own_tokens |= {token_id: tag_token(name) for name, token_id in self.tags.items()}
+        own_tokens |= {token_id: feature_token(name) for name, token_id in self.features.ids.items()}
         # all others are tokens of the imported tokenizer (`inner`)
-        return [names.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
+        return [own_tokens.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
 
     def surface_forms(self) -> list[bytes]:
         """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens, tags and features."""
@@ -402,18 +417,20 @@ class RemappedTokenizer(Tokenizer):
     def to_json(self) -> str:
         """Return the JSON document of the imported tokenizer, marked as remapped, with corpus tags and features."""
         document = json.loads(self.inner.to_json())
-        document["model"]["dragoman"] |= {"kind": REMAPPED_TYPE, "tags": list(self.tags)} | self._prefix_fields()
+        fields = {"kind": REMAPPED_TYPE, "tags": list(self.tags)}
+        document["model"]["dragoman"] |= fields | self._source_prefix_fields()
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> RemappedTokenizer:
         """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages."""
         inner = ImportedTokenizer.from_document(document, {**fields, "kind": IMPORTED_TYPE}, origin)
-        return cls(inner, *read_prefix_fields(fields))
+        tags, features, separator = read_source_prefix_fields(fields)
+        return cls(inner, tags, features, separator)
 
 
 def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokenizer:
-    """Load a document of the `tokenizers` library; `origin` names it in error messages."""
+    """Build a tokenizer of the `tokenizers` library from its JSON `document`; `origin` names it in error messages."""
     try:
         _check_charsmap(document.get("normalizer"))
         return tokenizers.Tokenizer.from_str(json.dumps(document))
@@ -426,9 +443,10 @@ def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokeniz
 
 
 def _check_charsmap(normalizer: object) -> None:
-    """Raise a ValueError for a table of character rules whose first four bytes, a length, are wrong.
+    """Raise a ValueError if a `normalizer` (JSON) has a table of character rules that states a wrong length.
 
-    The `tokenizers` library would print a stack trace. A normalizer may contain others.
+    The `tokenizers` library would print a stack trace. The first four bytes of a table are the length of its first
+    part. A normalizer may contain others.
     """
     if isinstance(normalizer, dict):
         if encoded := normalizer.get("precompiled_charsmap"):
@@ -440,7 +458,7 @@ def _check_charsmap(normalizer: object) -> None:
 
 
 def _encode_after_space(tokenizer: Tokenizer, phrase: str) -> list[int]:
-    """Encode a phrase with a space before it, unless the tokenizer adds one or the space changes the text."""
+    """Encode a phrase with a space before it, unless the tokenizer adds one itself or the space changes the text."""
     ids = tokenizer.encode(phrase)
     if tokenizer.tokens(ids[:1])[0].startswith("▁"):
         return ids
@@ -454,10 +472,10 @@ def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:
 
 
 def _pattern(token: TokenConfig) -> str:
-    """Return a regular expression that finds a special token, with the white space that belongs to it."""
+    """Return a regular expression that finds a special token, with the white space beside it that belongs to it."""
     return (r"\s*" * token.lstrip) + re.escape(token.content) + (r"\s*" * token.rstrip)
 
 
 def _replace_unencodable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, and U+FFFF, the prefix of hidden special tokens."""
+    """Replace by U+FFFD lone surrogates, which UTF-8 cannot encode, and U+FFFF, the prefix of hidden special tokens."""
     return re.sub(f"[\ud800-\udfff{HIDDEN}]", "\ufffd", text)

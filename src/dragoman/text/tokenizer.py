@@ -71,11 +71,12 @@ class Tokenizer:
         type: how it splits and joins text; imported tokenizers have none
         is_library_tokenizer: whether the `tokenizers` library reads its file and gives the same ids, except for unknown
             words
-        has_merges: whether it is a kind of BPE that was learned here
+        has_merges: whether it is BPE (`bpe` or `byte-bpe`) that was learned here
         has_marked_words: whether words have the space next to them; otherwise a space is a token of its own
         has_unknown_words: whether words that are not in the vocabulary become UNK
-        has_limited_vocabulary: whether a large text has more tokens than the vocabulary
-        spells: whether tokens are characters, or letters and marks
+        has_limited_vocabulary: whether a large text has more tokens than the vocabulary; otherwise, as for characters,
+            all that occur are learned
+        spells: whether tokens are single characters, or letters and marks
         decomposes: whether tokens are letters and marks of decomposed characters (Unicode NFD)
         pad, unk, bos, eos: ids of special tokens
         mask, sep, cls: ids of special tokens; None if an imported tokenizer does not have them
@@ -114,7 +115,7 @@ class Tokenizer:
         """Wrap a tokenizer of the `tokenizers` library.
 
         `kind` is its type, such as "bpe", `marker` the side of a word that has its space ("initial" or "final"). `tags`
-        and `features` (with their separator) are names of corpora and of features, whose tokens the library has.
+        and `features` (with their separator) are the names of corpora and features whose tokens the library has.
         """
         self.kind, self.marker, self._library = kind, marker, library
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
@@ -127,28 +128,29 @@ class Tokenizer:
         self.spells, self.decomposes = self.type.spells, self.type.decomposes
         ids = library.get_vocab()
         tokens = sorted(ids, key=ids.__getitem__)
-        self._tokens = list(map(self.type.readable, tokens))  # as text, by id
-        self._bytes = list(map(self.type.token_bytes, tokens))  # what they add to a decoded text, by id
+        self._tokens = list(map(self.type.readable, tokens))  # as readable text, by id
+        self._bytes = list(map(self.type.token_bytes, tokens))  # what each token adds to a decoded text, by id
         self.tags = {name: ids[tag_token(name)] for name in tags}
         if features:
             names = (*features, UNKNOWN_FEATURE)
             self.features = FeatureSymbols({name: ids[feature_token(name)] for name in names}, feature_separator)
         unknown_tokens = takewhile(ids.__contains__, map(unknown_word_token, range(len(ids))))
         self.unknown_word_tokens = [ids[token] for token in unknown_tokens]
+        # Special tokens, tags, features and unknown words are shown as they are, and add nothing to a text.
         for token_id in (*map(ids.get, SPECIAL_TOKENS), *self.source_prefix_ids, *self.unknown_word_tokens):
             if token_id is not None:
                 self._tokens[token_id], self._bytes[token_id] = tokens[token_id], b""
         for byte, token in enumerate(self.type.byte_tokens):
             self._bytes[ids[token]] = bytes([byte])
-        # An unknown word includes its space.
+        # Except unknown words: <unk> or a made-up word, with the space of the word.
         made_up_words = [f"{UNKNOWN_WORD_STEM}{number}" for number in range(len(self.unknown_word_tokens))]
         for token_id, word in zip(self.unknown_ids, ["<unk>", *made_up_words], strict=True):
             self._bytes[token_id] = (f" {word}" if marker == "initial" else f"{word} ").encode()
-        # A space is one token in every type.
+        # Token ids of each encoded chunk of text; an empty chunk is its space, which is one token in every type.
         self._cache = {"": [token.id for token in library.model.tokenize(self.type.space)]}
 
     def with_tags(self, names: Sequence[str]) -> Tokenizer:
-        """Return this tokenizer with a token for each tag, with ids after all others."""
+        """Return this tokenizer with a token for each corpus tag of `names`, with ids after all others."""
         check_tags(names)
         library = self._library_with(map(tag_token, names))
         tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
@@ -176,17 +178,18 @@ class Tokenizer:
     def with_missing_pieces(
         self, texts: Iterable[str], limit: int, first_id: int | None = None
     ) -> tuple[Tokenizer, dict[int, str]]:
-        """Return this tokenizer with at most `limit` new pieces for texts that it cannot represent, and their ids.
+        """Return this tokenizer with at most `limit` new pieces for texts that it cannot represent, and these by id.
 
-        Their ids come after all others, from `first_id` on. Text without missing characters is segmented as before.
+        Their ids begin with `first_id`, by default after all others. Text without missing characters is segmented as
+        before.
         """
-        library, pieces = add_missing_pieces(self._library, texts, limit, first_id or self.vocab_size)
+        library, pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
         features = self.features
         extended = Tokenizer(library, self.kind, self.marker, list(self.tags), features.names, features.separator)
         return extended if pieces else self, pieces
 
-    def supports_ids(self, first_id: int) -> bool:
-        """Whether new tokens can have ids from `first_id` on: those of this tokenizer are consecutive."""
+    def can_assign_ids_from(self, first_id: int) -> bool:
+        """Whether new tokens can have the ids from `first_id` on: only if it is the next free id, without a gap."""
         return first_id == self.vocab_size
 
     def piece_ids(self, piece: str) -> list[int]:
@@ -194,7 +197,7 @@ class Tokenizer:
         return [token.id for token in self._library.model.tokenize(piece)]
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
-        """Return this tokenizer with a special token for a language, which no text contains."""
+        """Return this tokenizer with a special token for a language, which no text contains, and its id `token_id`."""
         library = add_special_token(self._library, f"<2{language}>", token_id)
         features = self.features
         return Tokenizer(library, self.kind, self.marker, list(self.tags), features.names, features.separator)
@@ -228,23 +231,23 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_within_text(self, phrase: str) -> list[int]:
-        """Return the token ids of a phrase as it is segmented after a space within a text."""
+        """Return the token ids of a phrase inside a text: after a space, which `encode` adds to any text."""
         return self.encode(phrase)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts at once.
 
-        No token crosses the space before a word, so the text between two such spaces is encoded once and cached. On
-        ordinary text that is far faster than the library, which encodes new chunks on all cores.
+        No token crosses the space before a word, so the text between two such spaces (a chunk) is encoded once and
+        cached. On ordinary text that is far faster than the library, which encodes new chunks on all cores.
         """
-        cache = self._cache
-        chunked = [self.type.split_chunks(text) if text else [] for text in texts]
-        new_chunks = {chunk: None for chunks in chunked for chunk in chunks if chunk not in cache}  # without repetition
-        new = self._encode_chunks(new_chunks)
+        cache = self._cache  # chunk → token ids
+        chunks_of_texts = [self.type.split_chunks(text) if text else [] for text in texts]
+        # a dictionary drops repetitions and keeps the order
+        new = self._encode_chunks({chunk: None for chunks in chunks_of_texts for chunk in chunks if chunk not in cache})
         skip = 0 if self.has_marked_words else 1  # 1: drop the space token that was added before the first chunk
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else cache[chunk] for chunk in chunks]))[skip:]
-            for chunks in chunked
+            for chunks in chunks_of_texts
         ]
         cache.update((chunk, chunk_ids) for chunk, chunk_ids in new.items() if len(chunk) <= MAX_CACHED_CHARACTERS)
         if len(cache) > MAX_CACHED_CHUNKS:
@@ -259,14 +262,15 @@ class Tokenizer:
         """
         if not self.type.byte_tokens:  # the gap would be an unknown word
             return self._encode_joined([words.strip(" ") for words in text.split(gap)], separators=repeat(MASK))
-        with_space = self.encode(gap)  # the space is before the gap if `marker` is "initial"
+        with_space = self.encode(gap)  # ids of the gap and its space, which comes first if `marker` is "initial"
         alone = with_space[1:] if self.marker == "initial" and len(with_space) > 1 else with_space[:1]
         ids, masked, position = self.encode(text), [], 0
         while position < len(ids):
-            gaps_here = (tokens for tokens in (with_space, alone) if ids[position : position + len(tokens)] == tokens)
-            gap_tokens = next(gaps_here, None)
-            masked.append(MASK if gap_tokens else ids[position])
-            position += len(gap_tokens) if gap_tokens else 1
+            # the ids of a gap that are found at this position
+            found = (gap_ids for gap_ids in (with_space, alone) if ids[position : position + len(gap_ids)] == gap_ids)
+            gap_ids = next(found, None)
+            masked.append(MASK if gap_ids else ids[position])
+            position += len(gap_ids) if gap_ids else 1
         return masked
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
@@ -275,7 +279,7 @@ class Tokenizer:
         return [next(remaining) if token_id == self.mask else token_id for token_id in self.encode_masked(text, gap)]
 
     def _encode_joined(self, texts: Sequence[str], separators: Iterable[int]) -> list[int]:
-        """Encode texts, and join them with the next of the `separators` (token ids) between each two."""
+        """Return the token ids of texts, with the next of the `separators` (token ids) between each two texts."""
         first, *others = self.encode_batch(texts)
         return [*first, *chain.from_iterable([separator, *ids] for separator, ids in zip(separators, others))]
 
@@ -300,32 +304,32 @@ class Tokenizer:
         tokens, text = self.unknown_word_tokens, _replace_surrogates(chunk)
         marked = f" {text}" if self.marker == "initial" else f"{text} "
         words = (word.strip(" ") for word, _ in self.type.pre_tokenizer(self.marker).pre_tokenize_str(marked))
-        hashed = (tokens[_word_hash(word) % len(tokens)] for word in words)
-        return [unknown if token_id == self.unk else token_id for token_id, unknown in zip(ids, hashed, strict=True)]
+        hashed_ids = (tokens[_word_hash(word) % len(tokens)] for word in words)  # a word has one id: zip is strict
+        return [hashed if token_id == self.unk else token_id for token_id, hashed in zip(ids, hashed_ids, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of some token ids, without special tokens: the inverse of `encode`.
+        """Return the text of token ids, without special tokens: the inverse of `encode`.
 
         Invalid UTF-8, which a model may generate from byte tokens, becomes U+FFFD; UNK becomes `<unk>`.
         """
         text = b"".join([self._bytes[token_id] for token_id in ids]).decode(errors="replace")
-        if not self.has_marked_words:  # no space was added to the text; letters and marks may have been decomposed
+        if not self.has_marked_words:  # `encode` has added no space
             return normalizers.NFC().normalize_str(text) if self.decomposes else text
-        return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")  # which was added
+        return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")  # the added space
 
     def decode_certain(self, ids: Iterable[int]) -> str:
-        """Return the beginning of `decode` that no further tokens can change.
+        """Return the beginning of the decoded text that no further tokens can change.
 
         Incomplete characters are left out, and the last one if a letter or mark may still be composed with it.
         """
         text = self.decode(ids).rstrip("\ufffd")
         if not self.decomposes:
             return text
-        last = max((index for index, letter in enumerate(text) if not unicodedata.combining(letter)), default=0)
-        return text[:last]
+        last_letter = max((n for n, character in enumerate(text) if not unicodedata.combining(character)), default=0)
+        return text[:last_letter]
 
     def vocabulary(self) -> list[str]:
-        """Return the token of each id as the `tokenizers` library writes it, with spaces and bytes as letters."""
+        """Return the token of each id as the `tokenizers` library writes it: byte-level BPE writes bytes as letters."""
         ids = self._library.get_vocab()
         return sorted(ids, key=ids.__getitem__)
 
@@ -343,11 +347,14 @@ class Tokenizer:
         return {token: token_id for token_id, token in enumerate(self.tokens(range(self.vocab_size)))}
 
     def as_tokenized(self, text: str) -> str:
-        """Return a text in the Unicode form of the tokens: decomposed, or as it is."""
+        """Return a text in the Unicode form that tokens have: decomposed (NFD) if `decomposes`, or as it is."""
         return normalizers.NFD().normalize_str(text) if self.decomposes else text
 
     def surface_forms(self) -> list[bytes]:
-        """Return the UTF-8 bytes that each token adds to a text: none for special tokens, or part of a character."""
+        """Return the UTF-8 bytes that each token (by id) adds to a text: none for special tokens.
+
+        Those of byte tokens may be a part of a character.
+        """
         return list(self._bytes)
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
@@ -363,22 +370,23 @@ class Tokenizer:
             if token and token[0] & 0xC0 != 0x80:  # a character begins, so an incomplete one before it stays incomplete
                 text += decoder.decode(b"", final=True)
             # The first byte of a character adds nothing to the text yet, so that all its bytes have the same position.
-            positions.append(len(text) + (len(token) > 1 and token.startswith(b" ")) if token else None)
+            begins_with_space = len(token) > 1 and token.startswith(b" ")
+            positions.append(len(text) + begins_with_space if token else None)
             text += decoder.decode(token)
         text += decoder.decode(b"", final=True)
         words = _words_of_decomposed(text) if self.decomposes else word_at_characters(text)
         return [-1 if position is None else words[position] for position in positions]
 
     def to_json(self) -> str:
-        """Return one JSON document, which the `tokenizers` library can read as well."""
+        """Return the tokenizer as a JSON document, which the `tokenizers` library can read as well."""
         document = json.loads(self._library.to_str())
         # The library refuses an unknown field at the top level and ignores it inside the model.
         fields = {"version": TOKENIZER_FORMAT_VERSION, "kind": self.kind, "marker": self.marker}
-        document["model"]["dragoman"] = fields | self._prefix_fields()
+        document["model"]["dragoman"] = fields | self._source_prefix_fields()
         return json.dumps(document, ensure_ascii=False)
 
-    def _prefix_fields(self) -> dict[str, Any]:
-        """Return the names of corpus tags and features, and what separates features, for `to_json`."""
+    def _source_prefix_fields(self) -> dict[str, Any]:
+        """Return the names of the tokens before a source for `to_json`: corpus tags, features and their separator."""
         fields: dict[str, Any] = {"tags": list(self.tags)} if self.tags else {}
         if self.features:
             fields |= {"features": self.features.names, "feature_separator": self.features.separator}
@@ -397,7 +405,7 @@ class Tokenizer:
             fields = document["model"].pop("dragoman")  # what `to_json` adds to the library's document
             version, marker = fields["version"], str(fields["marker"])
             kind = legacy.RENAMED["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))  # its present name
-            tags, features, separator = read_prefix_fields(fields)
+            tags, features, separator = read_source_prefix_fields(fields)
         except (KeyError, TypeError, AttributeError):
             raise UserError(
                 f"{origin} was not written by dragoman, because its model has no field 'dragoman': use that of a run"
@@ -468,6 +476,7 @@ def learn_tokenizer(
     """Learn a tokenizer from texts.
 
     Args:
+        texts: the texts to learn from, such as training sentences
         kind: `bpe`, `byte-bpe`, `unigram`, `word`, `symbol` (whatever stands between spaces), `character`, `decomposed`
             (letters and marks of characters: Hangul as jamo) or `byte`; `label` for tags separated by spaces
         size: maximum vocabulary size, including the 7 special tokens and (except for `word`) the 256 bytes; a small
@@ -511,8 +520,11 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
     return words
 
 
-def read_prefix_fields(fields: Mapping[str, Any]) -> tuple[list[str], list[str], str]:
-    """Return the names of corpus tags and features, and what separates features, from a document of `to_json`."""
+def read_source_prefix_fields(fields: Mapping[str, Any]) -> tuple[list[str], list[str], str]:
+    """Read the names of the tokens before a source: corpus tags, features, and what separates features in a text.
+
+    `fields` is the field `dragoman` of a tokenizer file, which `Tokenizer.to_json` wrote.
+    """
     tags, features = ([str(name) for name in fields.get(key, ())] for key in ("tags", "features"))
     return tags, features, str(fields.get("feature_separator", FEATURE_SEPARATOR))
 
@@ -532,13 +544,13 @@ def tag_token(tag: str) -> str:
 
 
 def _word_hash(word: str) -> int:
-    """Return a number that depends on a word alone; that of the nth made-up word for unknown words is n."""
+    """Return the hash of a word, the same in every process; that of the made-up word unkword7 is 7."""
     made_up = re.fullmatch(rf"{UNKNOWN_WORD_STEM}(\d+)", word)
     return int(made_up[1]) if made_up else zlib.crc32(word.encode())
 
 
 def unknown_word_token(number: int) -> str:
-    """Return the nth token of unknown words; no text gives it, since no token contains both letters and brackets."""
+    """Return token `number` of unknown words; no text gives it, since no token contains both letters and brackets."""
     return f"<unk:{number}>"
 
 
@@ -546,8 +558,8 @@ def _words_of_decomposed(text: str) -> list[int]:
     """Return for each character of a decomposed text the index of its word in the composed one, as `decode` returns."""
     composed = unicodedata.normalize("NFC", text)
     words = word_at_characters(composed)
-    letters = (unicodedata.normalize("NFD", character) for character in composed)
-    expanded = [word for word, parts in zip(words, letters) for _ in parts]
+    decomposed_characters = (unicodedata.normalize("NFD", character) for character in composed)
+    expanded = [word for word, letters in zip(words, decomposed_characters) for _ in letters]
     return [*expanded, *[-1] * (len(text) - len(expanded))]  # fewer if bytes spell a composed character
 
 
@@ -558,18 +570,20 @@ def _replace_surrogates(text: str) -> str:
 
 def _disable_threads_in_forks() -> None:
     """Let forked processes use no threads of the library, which cannot be forked, instead of printing a warning."""
-    variable, set_here = "TOKENIZERS_PARALLELISM", []
+    variable, is_set_here = "TOKENIZERS_PARALLELISM", False
 
     def before() -> None:
         """Switch the threads of the tokenizers library off before a fork, unless the user has set the variable."""
+        nonlocal is_set_here
         if variable not in os.environ:
-            os.environ[variable] = "false"
-            set_here.append(variable)
+            os.environ[variable], is_set_here = "false", True
 
     def after_in_parent() -> None:
         """Remove the variable in the parent process, if it was set for the fork."""
-        while set_here:
-            os.environ.pop(set_here.pop(), None)
+        nonlocal is_set_here
+        if is_set_here:
+            os.environ.pop(variable, None)
+            is_set_here = False
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=after_in_parent)

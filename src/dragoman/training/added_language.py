@@ -38,7 +38,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
     """
     language, limit = config.text.add_language or "", config.text.max_new_pieces
     _check_can_be_added(parent, config)
-    is_target = next(iter(targets()), None) is not None
+    is_target = next(iter(targets()), None) is not None  # some targets are in the new language
     is_source = next(iter(sources()), None) is not None
     if not (is_source or is_target):
         raise UserError(
@@ -51,16 +51,19 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
     if is_target:
         extension.add_pieces("target", targets())
     framing, code_origin = parent.framing, "no code is needed"
+    # the model must be told the target language, and some models are told the source language, too
     if is_target or (framing.languages is not None and framing.languages.reads_source_code):
         similar_language, codes = _similar_language_and_codes(parent, config)
+        # "source_prefix": the code of the target language precedes the source
         side = "source" if codes.target_position == "source_prefix" else "target"
         code_id = extension.add_code(language, similar_id=codes.ids[similar_language], side=side)
         codes = replace(codes, ids=dict(codes.ids) | {language: code_id})
-        suppressed = () if codes.target_position == "forced_bos" else (code_id,)  # a forced token must be possible
+        # a search never generates the code, unless it is forced as the first token after BOS
+        suppressed = () if codes.target_position == "forced_bos" else (code_id,)
         framing = replace(framing, languages=codes, suppressed=(*framing.suppressed, *suppressed))
         code_origin = f"its code starts as that of {similar_language}"
     log(f"new language {language}: {code_origin}")
-    pieces = list(dict.fromkeys(extension.pieces))  # without those of the other side
+    pieces = list(dict.fromkeys(extension.pieces))  # once, if they were added to both sides
     if pieces:
         examples = " ".join(pieces[:MAX_LOGGED_PIECES]) + (" …" if len(pieces) > MAX_LOGGED_PIECES else "")
         log(f"  {len(pieces):,} pieces are added, as means of those that they were split into: {examples}")
@@ -72,7 +75,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         framing=framing,
         tokenizers=extension.tokenizers,
         weights=extension.weights,
-        extended=extension.table_names(),
+        extended=extension.extended_weight_names(),
     )
 
 
@@ -100,12 +103,12 @@ class VocabularyExtension:
         index = ("source", "target").index(side)
         tokenizer, original = self.tokenizers[index], self.parent.tokenizers[index]
         first_id = self._vocab_size(side)
-        if not tokenizer.supports_ids(first_id):  # the model has tokens that the tokenizer does not know
+        if not tokenizer.can_assign_ids_from(first_id):  # the model has ids that the tokenizer lacks
             return
-        extended, pieces = tokenizer.with_missing_pieces(texts, self.max_new_pieces, first_id)
-        for piece in pieces.values():
+        extended, piece_by_id = tokenizer.with_missing_pieces(texts, limit=self.max_new_pieces, first_id=first_id)
+        for piece in piece_by_id.values():
             self._append_token(side, similar_ids=[i for i in original.piece_ids(piece) if i != original.unk])
-        self.pieces += pieces.values()
+        self.pieces += piece_by_id.values()
         self._replace_tokenizer(index, extended)
 
     def add_code(self, language: str, similar_id: int, side: str) -> int:
@@ -135,7 +138,7 @@ class VocabularyExtension:
                 weights[name] = torch.cat([table, torch.stack(new_rows).to(table.dtype)])
         return weights
 
-    def table_names(self) -> tuple[str, ...]:
+    def extended_weight_names(self) -> tuple[str, ...]:
         """Return the names of the weights that have rows for new tokens, such as those of the embeddings."""
         return tuple(name for name, side in self._vocabulary_weights().items() if self.similar_ids[side])
 
@@ -146,6 +149,7 @@ class VocabularyExtension:
         """
         model = meta_model(self.parent.spec)
         tables = dict(zip(("source", "target"), model.embedding_tables))
+        # by the identity of the weight, because tied weights are one object with one name
         sides = {id(table.weight): side for side, table in tables.items() if table is not None}
         sides |= {id(weight): "target" for weight in (model.output.weight, model.output.bias) if weight is not None}
         return {name: sides[id(weight)] for name, weight in model.named_parameters() if id(weight) in sides}
@@ -173,10 +177,10 @@ class VocabularyExtension:
 
 def _check_can_be_added(parent: ParentRun, config: Config) -> None:
     """Raise a UserError if the model `parent` knows the language `text.add_language`, or has a fixed vocabulary."""
-    language, codes = config.text.add_language or "", parent.framing.languages
+    language, codes = config.text.add_language or "", parent.framing.languages  # None for a model of one language pair
     if codes is not None and language in codes.ids:
         raise UserError(f"{parent.folder} knows the language {language} already: leave out --add-language")
-    parent.spec.with_vocabulary_sizes(*parent.spec.vocabulary_sizes)  # raises an error for other kinds of models
+    parent.spec.with_vocabulary_sizes(*parent.spec.vocabulary_sizes)  # raises a UserError if they cannot be changed
 
 
 def _similar_language_and_codes(parent: ParentRun, config: Config) -> tuple[str, LanguageCodes]:

@@ -46,7 +46,8 @@ def find_batch_size(
     """
     store = TokenStore(folder / "data" / "train")  # the tokenized training pairs
     lowest = 4 * (store.max_length + 2)  # four of the longest sentences, with BOS and EOS
-    highest = max(lowest, 2 * (store.tokens + 2 * len(store)))  # an epoch with source and target concatenated
+    # all pairs in one batch, with BOS and EOS; twice the tokens of the longer side if both sides are concatenated
+    highest = max(lowest, 2 * (store.tokens + 2 * len(store)))
     if torch.device(config.training.device).type != "cuda":
         return estimate_batch_size(config, spec, lowest, highest)
     free_bytes, _ = torch.cuda.mem_get_info(config.training.device)
@@ -62,10 +63,10 @@ def find_batch_size(
         return peak
 
     log("searching for the largest batch that fits into memory")
-    with tempfile.TemporaryDirectory() as name:  # for the files that a training writes
+    with tempfile.TemporaryDirectory() as name:  # a copy of the run folder, into which the trial steps write
         scratch = Path(name)
         for path in folder.iterdir():
-            mirror(path, scratch / path.name)  # a link
+            mirror(path, scratch / path.name)  # links instead of copies, if possible
         tokens = largest_fitting(peak_memory, lowest, highest, limit)
     return tokens, f"the largest that fits into {limit / 2**30:.1f} GiB, by {trials} trials"
 
@@ -94,7 +95,8 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
             raise UserError(f"not even {lowest:,} tokens per batch fit into memory: {REMEDIES}")
         largest, _ = fitting[-1]
         tokens = min(highest, _next_size(fitting, too_large, limit))
-        if tokens < TOLERANCE * largest or (too_large is not None and too_large < TOLERANCE * largest):
+        is_bracketed = too_large is not None and too_large < TOLERANCE * largest
+        if tokens < TOLERANCE * largest or is_bracketed:
             return largest
 
 

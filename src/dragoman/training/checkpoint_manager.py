@@ -136,7 +136,7 @@ class CheckpointManager:
         optimizer: torch.optim.Optimizer,
         average: WeightAverage | None = None,
         strategy: ParallelStrategy | None = None,
-        base_weights: str | None = None,
+        initial_digest: str | None = None,
         keep_history: int = 0,
     ) -> None:
         """Create the folder `checkpoints` of a run, if it does not exist.
@@ -147,11 +147,13 @@ class CheckpointManager:
             model, optimizer: whose weights and state are saved and loaded.
             average: moving average of the weights, if there is one.
             strategy: how weights are distributed over processes; by default a single process has them all.
-            base_weights: digest of the initial weights, if some are frozen: checkpoints then hold only the trained
-                ones. None if all weights are trained.
+            initial_digest: SHA-256 of the initial weights, if some of them are frozen: checkpoints then hold only the
+                trained ones, and name the others by this digest. None if all weights are trained.
             keep_history: number of checkpoints with weights alone that are kept, at steps which are powers of √2.
         """
-        self.base_weights = base_weights
+        self.include_frozen = initial_digest is None  # in checkpoints
+        # an entry of the manifest of every checkpoint that lacks the frozen weights
+        self.initial_entry = {} if initial_digest is None else {BASE_WEIGHTS: initial_digest}
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
         self.model, self.optimizer, self.weight_average = model, optimizer, average
         self.strategy = strategy or ParallelStrategy()
@@ -164,7 +166,7 @@ class CheckpointManager:
         if not self.history.is_due(step):
             return
         weights = self._inference_weights()
-        self.strategy.processes.on_first_rank(lambda: self.history.save(step, weights, self._base_values()))
+        self.strategy.processes.on_first_rank(lambda: self.history.save(step, weights, self.initial_entry))
 
     def _inference_weights(self) -> Mapping[str, Tensor]:
         """Return the weights for inference by name, gathered from all processes: the moving average if there is one."""
@@ -179,21 +181,23 @@ class CheckpointManager:
         of these weights. All processes call this; the first one writes, and each one its shard of a sharded state.
         """
         folder, on_first_rank = self._path(state.step), self.strategy.processes.on_first_rank
-        values = {"validated": validated, "progress": state.to_dict(), **self._base_values()}
-        if on_first_rank(lambda: self.last_step() == state.step):  # saved before its validation, with equal weights
-            write = partial(checkpoint.update_values, folder, values)
+        values = {"validated": validated, "progress": state.to_dict(), **self.initial_entry}  # for the manifest
+        if on_first_rank(lambda: self.last_step() == state.step):  # this step was saved before it was validated
+            write = partial(checkpoint.update_values, folder, values)  # its weights have not changed
         else:
             tensors = self._trainer_tensors()
             files = {"model": self._inference_weights()}
             shards = self.strategy.write_shards(tensors, self.folder)  # a folder; None if weights are not sharded
             files |= {"trainer": tensors} if shards is None else {}
-            write = partial(_save_anew, folder, files, values, None if shards is None else {"trainer": shards})
+            folders = None if shards is None else {"trainer": shards}
+            write = partial(_save_anew, folder, files, values, folders)
         on_first_rank(lambda: self._publish(write, state, best))
 
     def _publish(self, write: Callable[[], None], state: TrainState, best: bool) -> None:
         """Call `write`, which writes the checkpoint of `state.step`, and point the link `last` to it.
 
-        So does `best` if the checkpoint is the best. Checkpoints that are no longer kept are removed.
+        If the checkpoint is the best, the link `best` points to it, too. Checkpoints that are no longer kept are
+        removed.
         """
         write()
         name = self._path(state.step).name
@@ -217,7 +221,7 @@ class CheckpointManager:
         if state is None:
             return None
         last = self._path(state.step)
-        checkpoint.load_weights(self.model, last, shard_like, include_frozen=self.base_weights is None)
+        checkpoint.load_weights(self.model, last, shard_like, self.include_frozen)
         if self.weight_average is not None:
             self.weight_average.load_state_tensors(self._stored_weights(self.model))
         tensors = self._trainer_tensors()  # of this process, to be overwritten
@@ -228,24 +232,27 @@ class CheckpointManager:
         else:
             saved = checkpoint.read_tensors(last, "trainer")
             saved = {name: shard_like(value, tensors.get(name, value)) for name, value in saved.items()}
-            for name in (name for name in tensors if name.startswith("weight/")):  # trained, beside their average
+            # with a moving average, the file `model` has the averages, and this file the trained weights
+            for name in (name for name in tensors if name.startswith("weight/")):
                 tensors[name].copy_(saved.pop(name))
             load_state_tensors(self.model, self.optimizer, saved)
         self.strategy.processes.on_first_rank(lambda: self._restore_links(state))
         return state
 
     def _find_state_to_resume(self) -> TrainState | None:
-        """Return the training state of the last complete checkpoint, after verifying its files; None if there is none.
+        """Return the training state of the checkpoint to which the link `last` points; None without any checkpoint.
 
-        Partial files that a killed process left are removed.
+        If the link is missing, because a process was killed before it could set it, the newest complete checkpoint is
+        taken. Partial files of such a process are removed.
         """
         remove_partial_files(self.folder)
-        complete = [path for path in self.saved_checkpoints() if checkpoint.is_complete(path)]
         step = self.last_step()
-        if step is None and complete:
-            step = int(complete[-1].name)
         if step is None:
-            return None
+            complete = [path for path in self.saved_checkpoints() if checkpoint.is_complete(path)]
+            if not complete:
+                return None
+            step = int(complete[-1].name)
+        # shards of the optimizer state: torch reads them without verifying their digests
         checkpoint.verify_subfolder(self._path(step), "trainer")
         return TrainState.load(self._path(step))
 
@@ -264,7 +271,7 @@ class CheckpointManager:
         self._prune(state)
 
     def last_step(self) -> int | None:
-        """Return the training step of the checkpoint that the link `last` points to; None if it is incomplete."""
+        """Return the step of the checkpoint to which the link `last` points; None without a complete one."""
         last = self.folder / "last"
         if not checkpoint.is_complete(last):
             return None
@@ -330,38 +337,30 @@ class CheckpointManager:
         """
         replace_symlink(self.folder / "best", "last")  # so that the link never dangles, even if this is interrupted
         remove_folder(self.folder / "averaged")
-        files, values = {"model": self._stored_weights(model)}, values | self._base_values()
-        checkpoint.save(self.folder / "averaged", files, values)
+        files = {"model": self._stored_weights(model)}
+        checkpoint.save(self.folder / "averaged", files, values | self.initial_entry)
         replace_symlink(self.folder / "best", "averaged")
 
     def _stored_weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the weights that checkpoints store, by name: all, or only the trained ones if some are frozen.
-
-        `self.base_weights` is None if no weight is frozen; otherwise the digest of the initial weights.
-        """
-        return checkpoint.named_weights(model, include_frozen=self.base_weights is None)
-
-    def _base_values(self) -> dict[str, Any]:
-        """Return the digest of the initial weights for the manifest of a checkpoint that lacks the frozen weights.
-
-        Empty if no weight is frozen.
-        """
-        return {} if self.base_weights is None else {BASE_WEIGHTS: self.base_weights}
+        """Return the weights that checkpoints store, by name: all, or only the trained ones if some are frozen."""
+        return checkpoint.named_weights(model, self.include_frozen)
 
     def load_best(self, model: nn.Module) -> None:
-        """Load the best checkpoint into a model that has the same weights and adapters as the trained one.
+        """Load the best checkpoint into a model that has the same weights and LoRA adapters as the trained one.
 
-        If `self.base_weights` is set, the checkpoint lacks the frozen weights, and those of the model stay.
+        If some weights are frozen, the checkpoint lacks them, and those of the model stay.
         """
-        checkpoint.load_weights(model, self.folder / "best", include_frozen=self.base_weights is None)
+        checkpoint.load_weights(model, self.folder / "best", include_frozen=self.include_frozen)
 
     def _trainer_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of this process that only training needs, by name: the optimizer state.
 
-        With a moving average, which is saved as the weights of the model, also the trained weights as `weight/NAME`.
+        With a moving average, which is saved as the weights of the model, also the trained weights: "weight/NAME".
         """
-        averages, weights = self.weight_average, checkpoint.named_weights(self.model)
-        trained = {} if averages is None else {f"weight/{name}": weights[name] for name in averages.averages}
+        trained: dict[str, Tensor] = {}
+        if self.weight_average is not None:
+            weights = checkpoint.named_weights(self.model)
+            trained = {f"weight/{name}": weights[name] for name in self.weight_average.averages}
         return state_tensors(self.model, self.optimizer) | trained
 
     def _path(self, step: int) -> Path:
@@ -391,7 +390,7 @@ def _save_anew(
 
     Args:
         tensors: named tensors of each tensor file, by the name of the file.
-        values: plain values for the manifest.
+        values: JSON values for the manifest.
         folders: folders that are moved into the checkpoint, by their names in it.
     """
     remove_folder(folder)

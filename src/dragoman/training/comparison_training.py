@@ -116,6 +116,7 @@ def split_label(label: str) -> SystemLabel:
         if "." not in setting:
             assignment = f"system.{assignment}" if setting == "size" else f"system.settings.{assignment}"
         settings.append(assignment)
+    # settings of an objective belong to the second training
     base_assignments = [assignment for assignment in assignments if not assignment.startswith("objective.")]
     base = "@".join([name, *base_assignments]) if objective else label
     return SystemLabel(name, settings, objective=objective or None, base=base)
@@ -133,7 +134,7 @@ def check_systems(labels: Sequence[str]) -> None:
     for label in labels:
         name, own_settings, objective, _ = split_label(label)
         if objective:
-            objective_class(objective)  # an unknown one is an error
+            objective_class(objective)  # raises a UserError if it is unknown
         for setting in override_settings(Config(), own_settings).system.settings:
             if setting not in SYSTEMS[name].settings():
                 raise unknown_name(f"setting of {name}", setting, SYSTEMS[name].settings())
@@ -154,10 +155,10 @@ def check_settings(labels: Sequence[str], config: Config) -> None:
             raise unknown_name("system setting", setting, known)
 
 
-def check_request(folder: Path, config: Config, budget: ComparisonBudget) -> None:
-    """Save the settings that all runs of a comparison share in its folder, or compare them with those saved there.
+def save_or_check_settings(folder: Path, config: Config, budget: ComparisonBudget) -> None:
+    """Save the settings that all runs of a comparison share in its folder, or raise a UserError if it has other ones.
 
-    Raise a UserError if they differ. Systems and seeds may be added later, and the device may change.
+    Systems and seeds may be added later, and the device may change.
     """
     request = {"budget": asdict(budget)} | asdict(config)
     for section, name in (("training", "seed"), ("training", "device"), ("system", "name")):
@@ -210,7 +211,7 @@ def train_system(
             f"the training of {label} with seed {seed} failed: {error}; or leave {label} out of --systems"
         ) from error
     if outcome.interrupted:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt  # ends the whole comparison
 
 
 def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig) -> None:
@@ -225,7 +226,8 @@ def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig
     else:
         steps = budget_steps(run, budget, config.training)
         warmup = config.training.warmup_steps
-        if requested.warmup_steps is None and config.training.recipe != "textbook" and warmup is not None:
+        follows_paper = config.training.recipe == "textbook"  # also in the warmup
+        if requested.warmup_steps is None and not follows_paper and warmup is not None:
             warmup = max(1, min(warmup, steps // 10))  # at most a tenth of the training
         interval = requested.validation_interval or max(100, math.ceil(steps / VALIDATIONS_PER_RUN))
         training = replace(config.training, steps=steps, warmup_steps=warmup, validation_interval=interval)
@@ -264,7 +266,8 @@ class TrainingCosts:
         self.batches = Trainer(run, SilentDisplay()).batches
         config, framing = from_yaml(run / CONFIG_FILE), read_framing(run)
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
-        self.source, self.target = (column.lengths for column in store.columns)  # lengths of all pairs, without EOS
+        # tokens of the source and the target of each pair, without special tokens
+        self.source_lengths, self.target_lengths = (column.lengths for column in store.columns)
         self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)  # special tokens of a source
         objective = objective_class(config.objective.name or "translation")
         self.predicts_source = objective.predicts_source
@@ -278,25 +281,23 @@ class TrainingCosts:
 
     def iterate_steps(self) -> Iterator[NDArray[Any]]:
         """Yield for each training step, without end, an array with the indices of its training pairs."""
-        batches = self.batches.iterate_indices()
+        batches = self.batches.iterate_indices()  # of each batch: pairs, epoch, next position in the data
         while True:
-            yield np.concatenate([indices for indices, _, _ in islice(batches, self.batches_per_step)])
+            yield np.concatenate([pairs for pairs, _, _ in islice(batches, self.batches_per_step)])
 
     def target_tokens(self, pairs: NDArray[Any]) -> int:
         """Count the target tokens, including EOS, of the training pairs with the indices `pairs`."""
-        return int(np.asarray(self.target[pairs], np.int64).sum()) + len(pairs)  # with EOS
+        return int(np.asarray(self.target_lengths[pairs], np.int64).sum()) + len(pairs)  # one EOS per pair
 
     def flops(self, pairs: NDArray[Any]) -> float:
         """Return the FLOPs of training on the pairs with the indices `pairs`; equal lengths are computed only once."""
-        source = np.asarray(self.source[pairs], np.int64) + self.framing_length
-        target = np.asarray(self.target[pairs], np.int64) + 1  # EOS
-        if self.predicts_source:  # a language model, for which both are one target
-            source, target = 0 * source, source + target
-        length_pairs, counts = np.unique(np.stack([source, target], 1), axis=0, return_counts=True)
-        costs = (
-            self.pair_flops(source_length, target_length) for source_length, target_length in length_pairs.tolist()
-        )
-        return self.cost_factor * float(sum(count * cost for count, cost in zip(counts.tolist(), costs)))
+        source_lengths = np.asarray(self.source_lengths[pairs], np.int64) + self.framing_length
+        target_lengths = np.asarray(self.target_lengths[pairs], np.int64) + 1  # EOS
+        if self.predicts_source:  # a language model, for which source and target together are the target
+            source_lengths, target_lengths = 0 * source_lengths, source_lengths + target_lengths
+        lengths, counts = np.unique(np.stack([source_lengths, target_lengths], 1), axis=0, return_counts=True)
+        flops = (self.pair_flops(source, target) for source, target in lengths.tolist())
+        return self.cost_factor * float(sum(count * cost for count, cost in zip(counts.tolist(), flops)))
 
 
 def evaluate_run(
@@ -410,7 +411,8 @@ def uses_attention(run: Run, source: str, target: str) -> bool:
     """Whether the model attends to tokens, and not only to a state of fixed size, when it reads this sentence pair."""
     sources, source_lengths = run.pad_batch(run.encode_sources([source]))
     targets, target_lengths = run.pad_batch(run.target_tokenizer.encode_batch([target]))
-    return bool(attention_weights(run.model, sources, source_lengths, targets, target_lengths))
+    weights_by_layer = attention_weights(run.model, sources, source_lengths, targets, target_lengths)
+    return bool(weights_by_layer)  # empty without attention layers
 
 
 class ComparisonDisplay(Display):
@@ -433,7 +435,8 @@ class ComparisonDisplay(Display):
         """
         self.name, self.number, self.label = name, number, label
         self.pending_runs -= 1
-        self.last_line, self.run_started = -math.inf, time.monotonic()
+        self.last_line = -math.inf  # time of the last plain line: the first one is printed at once
+        self.run_started = time.monotonic()
 
     def __exit__(self, *exception: object) -> None:
         """Do nothing at the end of a run: the bars stay visible for the next one."""

@@ -13,7 +13,7 @@ from dragoman.data.batching import BATCH_FILL
 from dragoman.data.text_profile import CorpusProfile
 from dragoman.errors import UserError
 from dragoman.evaluation import choose_bleu_tokenizer
-from dragoman.models import ModelSpec, described_model, training_flops
+from dragoman.models import ModelSpec, cached_meta_model, training_flops
 from dragoman.objectives import Objective, objective_class, objective_settings
 from dragoman.systems import SYSTEMS
 from dragoman.text import TOKENIZER_TYPES
@@ -105,7 +105,7 @@ class Defaults:
         self.config = replace_settings(self.config, values)
 
 
-def choose_copying(defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence) -> None:
+def choose_copy_untranslatable(defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence) -> None:
     """Set `search.copy_untranslatable`: whether lines of numbers, punctuation or addresses are copied, not translated.
 
     Args:
@@ -136,11 +136,13 @@ def choose_copy_mechanism(defaults: Defaults, data_format: DataFormat, pairs: in
         text: statistics of the training pairs, with the shares of copied words among all and among rare target words.
     """
     config = defaults.config
-    system, (_, recipe) = SYSTEMS.get(config.system.name or ""), configured_recipe(config)
-    can_be_chosen = system is not None and "copying" in system.settings() and "copying" not in config.system.settings
-    generates = defaults.objective.generates
+    system = SYSTEMS.get(config.system.name or "")
+    _, recipe = configured_recipe(config)
     follows_paper = recipe.paper is not None
-    if not (can_be_chosen and generates and data_format.is_translation) or follows_paper or pairs < MIN_COPYING_PAIRS:
+    can_copy = system is not None and "copying" in system.settings()
+    is_set = "copying" in config.system.settings  # by the user
+    translates = defaults.objective.generates and data_format.is_translation
+    if not can_copy or is_set or not translates or follows_paper or pairs < MIN_COPYING_PAIRS:
         return
     rare_copied_share = text.rare_copied_share or 0.0
     if (text.copied_share or 0.0) >= MIN_COPIED_SHARE and rare_copied_share >= MIN_RARE_COPIED_SHARE:
@@ -175,7 +177,7 @@ def choose_settings(
     store: TokenStore,
     device: str,
     num_valid: int,
-    build: Callable[[Config], ModelSpec],
+    build_spec: Callable[[Config], ModelSpec],
     new_model: bool,
     imported_parent: bool = False,
 ) -> None:
@@ -188,7 +190,7 @@ def choose_settings(
         store: the tokenized training pairs.
         device: on which the model is trained, such as "cpu" or "cuda:0".
         num_valid: number of validation pairs.
-        build: returns the hyper-parameters of the model of a configuration.
+        build_spec: returns the hyper-parameters of the model of a configuration.
         new_model: whether size and settings of the system can be chosen; not if the model of a parent run is kept.
         imported_parent: whether training starts from a model that another library has trained.
     """
@@ -196,13 +198,13 @@ def choose_settings(
     recipe_name, recipe = configured_recipe(config, imported_parent)
     unset = {key: value for key, value in recipe.training.items() if getattr(config.training, key) is None}
     defaults.set_quietly({f"training.{key}": value for key, value in unset.items()})
-    if requested != recipe_name or recipe.paper:
+    if requested == "auto" or recipe.paper:  # the reason of a paper's recipe says how it differs from the paper
         optimizer, schedule = (defaults.config.training.resolved(key) for key in ("optimizer", "schedule"))
         defaults.set_and_report("training.recipe", recipe_name, f"{optimizer}, {schedule}; {recipe.reason}")
     if new_model:
         _choose_system(defaults, recipe, pairs=len(store), device=device)
     _choose_bpe_dropout(defaults, recipe, pairs=len(store))
-    _choose_training(defaults, recipe, build(defaults.config), store, num_valid, device)
+    _choose_training(defaults, recipe, build_spec(defaults.config), store, num_valid, device)
 
 
 def configured_recipe(config: Config, imported_parent: bool = False) -> tuple[str, Recipe]:
@@ -229,8 +231,8 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
     config = defaults.config
     if config.text.bpe_dropout is not None:  # set by the user
         return
-    types = [TOKENIZER_TYPES[kind] for kind in config.text.tokenizers if kind in TOKENIZER_TYPES]
-    has_merges = any(tokenizer.has_merges for tokenizer in types)
+    tokenizer_types = [TOKENIZER_TYPES[kind] for kind in config.text.tokenizers if kind in TOKENIZER_TYPES]
+    has_merges = any(tokenizer.has_merges for tokenizer in tokenizer_types)
     is_useful = has_merges and defaults.objective.default_bpe_dropout
     is_useful &= not config.system.settings.get("copying")  # copied words need the same tokens in source and target
     if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < MEDIUM_PAIRS:
@@ -259,12 +261,13 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
         size = defaults.set_and_report("system.size", _system_size(pairs, gpu), reason)
     if recipe.dropout is not None and "dropout" not in user_settings and pairs < MEDIUM_PAIRS and size != "tiny":
         reason = f"{pairs:,} training pairs are few, and would be memorized without it"
-        parameter = system.settings().get("dropout") if system else None
         dropout = recipe.dropout if pairs < FEW_PAIRS else min(recipe.dropout, MEDIUM_DROPOUT)
-        dropout = max(dropout, parameter.default) if parameter else dropout
+        system_setting = system.settings().get("dropout") if system else None
+        if system_setting:  # never less than the system's default
+            dropout = max(dropout, system_setting.default)
         defaults.set_and_report("system.settings.dropout", dropout, reason)
     objective_name = config.objective.name or "translation"
-    if system and recipe.dropout is not None and pairs < FEW_PAIRS:
+    if system and recipe.dropout is not None and pairs < FEW_PAIRS:  # regularization by the objective, such as R-Drop
         for key, value in system.small_corpus_objective.items():
             if key in objective_settings(objective_name) and key not in config.objective.settings:
                 defaults.set_and_report(f"objective.settings.{key}", value, f"helps {config.system.name} on few pairs")
@@ -308,9 +311,10 @@ def _choose_training(
         )
     choose_memory_plan(defaults, spec, device)  # may divide a step into several smaller batches
     training = defaults.config.training
-    tokens, lengths = training.batch_tokens or tokens, store.length_counts()
+    tokens = training.batch_tokens or tokens
     step_tokens = tokens * training.gradient_accumulation
-    row_lengths = described_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
+    lengths = store.length_counts()  # the number of pairs with each source and target length
+    row_lengths = cached_meta_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
     epoch_tokens = int(row_lengths @ lengths.pairs)
     epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))  # the rest of a batch is padding
     steps = training.steps
@@ -322,14 +326,14 @@ def _choose_training(
         end = "then" if training.minutes is None else f"then, or after {pluralize(training.minutes, 'minute')}"
         reason = f"about {steps / epoch_steps:.0f} epochs, by the amount of data; the learning rate is zero by {end}"
         defaults.set_and_report("training.steps", steps, reason)
-    limits = [steps, training.epochs and training.epochs * epoch_steps]
+    steps_of_epochs = None if training.epochs is None else training.epochs * epoch_steps
     # None: only patience ends training, which may also end it before the planned steps
-    planned_steps = min((limit for limit in limits if limit is not None), default=None)
+    planned_steps = min((limit for limit in (steps, steps_of_epochs) if limit is not None), default=None)
     _choose_learning_rate(defaults, recipe, spec.dim, epoch_steps, planned_steps)
     decoded_tokens = _choose_validation_interval(defaults, epoch_steps, planned_steps) * step_tokens
     _choose_validation_sentences(defaults, store, num_valid, decoded_tokens / TRAINING_TOKENS_PER_DECODED)
     compiles = training.compile
-    if compiles is None:
+    if compiles is None:  # compilation takes about a minute, which a long training on a GPU makes up for
         mean_length = target_tokens / max(1, len(store))
         flops_per_token = training_flops(spec, round(mean_length), round(mean_length)) / mean_length
         flops = flops_per_token * step_tokens * (planned_steps or ASSUMED_EPOCHS * epoch_steps)
@@ -392,11 +396,11 @@ def _choose_validation_interval(defaults: Defaults, epoch_steps: int, planned_st
     return interval
 
 
-def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_valid: int, tokens: float) -> None:
+def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_valid: int, max_tokens: float) -> None:
     """Choose how many of the `num_valid` validation sentences each validation decodes: at least 50 if there are enough.
 
-    `tokens` is the number of tokens that can be decoded in about a tenth of the training time between two validations.
-    `store` has the tokenized training pairs, whose mean target length is assumed for the decoded sentences.
+    `max_tokens` can be decoded in about a tenth of the training time between two validations. `store` has the tokenized
+    training pairs, whose mean target length is assumed for the decoded sentences.
     """
     training = defaults.config.training
     if training.validation_sentences is not None:
@@ -405,7 +409,8 @@ def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_vali
         # the objective generates no text, so that the value has no effect
         defaults.set_quietly({"training.validation_sentences": MAX_DECODED_SENTENCES})
         return
-    sentences = tokens / (epoch_target_tokens(store) / len(store))  # of the mean length
+    mean_length = epoch_target_tokens(store) / len(store)
+    sentences = max_tokens / mean_length
     if training.minutes is not None:
         sentences = min(sentences, DECODED_SENTENCES_PER_MINUTE * training.minutes)
     sentences = int(max(50, min(MAX_DECODED_SENTENCES, sentences)))

@@ -22,21 +22,28 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         """Start the averages at the present weights of the model; `decay` is the largest decay k of an update."""
         self.decay = decay
-        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self.weights: dict[str, Tensor] = dict(trained)
+        self.weights: dict[str, Tensor] = {
+            name: weight for name, weight in model.named_parameters() if weight.requires_grad
+        }
         #: averages by the names of the weights
         self.averages = {name: weight.detach().clone() for name, weight in self.weights.items()}
         self.update_rate = torch.zeros((), device=next(model.parameters()).device)  # 1 − k
 
     def set_step(self, step: int) -> None:
-        """Set the decay k = min(decay, (1 + step) / (10 + step)) of the next `update`; steps are counted from 1."""
+        """Set the decay k = min(decay, (1 + step) / (10 + step)) of the next `update`; steps are counted from 1.
+
+        It is stored as `update_rate` = 1 − k.
+        """
         self.update_rate.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the averages towards the weights: average ← average + (1 − k) (weight − average)."""
+        """Move the averages towards the weights: average ← average + update_rate · (weight − average).
+
+        The tensor `update_rate` is 1 minus the decay of the step, as `set_step` has set it.
+        """
         weights, averages = list(self.weights.values()), list(self.averages.values())
-        # three kernels in total; a lerp with a weight on the device takes one per tensor
+        # three kernels for all weights; torch._foreach_lerp_ with `update_rate` on the device would take one per weight
         change = torch._foreach_sub(weights, averages)
         torch._foreach_mul_(change, self.update_rate)
         torch._foreach_add_(averages, change)

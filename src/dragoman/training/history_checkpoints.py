@@ -57,9 +57,10 @@ class HistoryCheckpoints:
         """Remove checkpoints until there are at most `max_count`; the first and the last one stay if there are two."""
         steps = history_steps(self.run)
         while len(steps) > max(2, self.max_count):
-            # of every checkpoint between the first and the last: the distance of its neighbors; + 1 because of step 0
-            gaps = [math.log((steps[n + 1] + 1) / (steps[n - 1] + 1)) for n in range(1, len(steps) - 1)]
-            remove_folder(self._path(steps.pop(1 + gaps.index(min(gaps)))))
+            # the gap that removing steps[n] would leave, on a logarithmic scale; + 1 because of step 0
+            gaps = {n: math.log((steps[n + 1] + 1) / (steps[n - 1] + 1)) for n in range(1, len(steps) - 1)}
+            closest = min(gaps, key=lambda n: gaps[n])
+            remove_folder(self._path(steps.pop(closest)))
 
     def _path(self, step: int) -> Path:
         """Return the folder of a step, such as checkpoints/history/000016."""

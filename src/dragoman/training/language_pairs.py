@@ -45,15 +45,15 @@ def resolve_languages(
             )
         return CorpusLanguages(framing, train=[("", "")] * len(train), valid=[("", "")] * len(valid))
 
-    def known_codes(source: str | None, target: str | None) -> LanguagePair:
-        """Return the model's codes of two languages; None is its default. An unknown language is a UserError."""
+    def model_codes(source: str | None, target: str | None) -> LanguagePair:
+        """Return the model's codes of two languages; None: its default language. Unknown ones raise a UserError."""
         source_code, target_code = codes.pair(source if codes.reads_source_code else None, target)
         return source_code or "", target_code
 
-    train_pairs = [known_codes(*pair.split(":", 1)) for pair in config.corpus_languages]
+    train_pairs = [model_codes(*pair.split(":", 1)) for pair in config.corpus_languages]
     if not train_pairs:
-        train_pairs = [known_codes(config.source_language or None, config.target_language or None)] * len(train)
-    valid_pairs = [known_codes(*pair.split(":", 1)) for pair in config.valid_corpus_languages]
+        train_pairs = [model_codes(config.source_language or None, config.target_language or None)] * len(train)
+    valid_pairs = [model_codes(*pair.split(":", 1)) for pair in config.valid_corpus_languages]
     if valid and not valid_pairs:  # by default those of the training corpora, one by one or all the same
         valid_pairs = train_pairs[:1] * len(valid) if len(set(train_pairs)) == 1 else train_pairs
     for setting, pairs, corpora in (

@@ -51,14 +51,15 @@ def choose_length_limit(
     reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
     if lengths.pairs.sum() < MIN_ESTIMATION_PAIRS:
         ratio = DEFAULT_RATIO if given_ratio is None else given_ratio
-        needed = _offset_for(source, target, ratio)
-        offset, reason = max(DEFAULT_OFFSET, needed), "few training pairs, all of which are within it"
+        offset = max(DEFAULT_OFFSET, _offset_for(source, target, ratio))
+        reason = "few training pairs, all of which are within it"
     else:
         ratio, offset = length_limit(source, target, lengths.pairs, given_ratio, given_offset)
     if valid_lengths is not None and given_offset is None:
-        needed = _offset_for(*_lengths_in_search(valid_lengths, framing), ratio)
-        if needed > offset:
-            offset, reason = needed, "so that no validation pair exceeds the limit"
+        valid_source, valid_target = _lengths_in_search(valid_lengths, framing)
+        needed_offset = _offset_for(valid_source, valid_target, ratio)
+        if needed_offset > offset:
+            offset, reason = needed_offset, "so that no validation pair exceeds the limit"
     limit = {"length_ratio": ratio, "length_offset": offset}
     for name in missing:
         defaults.set_and_report(f"search.{name}", limit[name], reason)
@@ -91,24 +92,25 @@ def length_limit(
             EOS, and the number of pairs with these lengths.
         ratio, offset: values that the user has set and that are returned unchanged; None: to be estimated.
     """
-    if len(pairs) > MAX_LENGTH_PAIRS:
+    if len(pairs) > MAX_LENGTH_PAIRS:  # more combinations of lengths than are needed
         sample = np.linspace(0, len(pairs) - 1, MAX_LENGTH_PAIRS).astype(np.int64)
         source, target, pairs = source[sample], target[sample], pairs[sample]
     mean_source = float(source @ pairs / pairs.sum())
-    slopes = np.linspace(0, _quantile(target / source, pairs), NUM_SLOPES)
-    if ratio is not None:  # the only slope, before it is doubled
+    if ratio is not None:  # the only slope to try, before it is doubled
         slopes = np.array([ratio / LIMIT_FACTOR])
-    elif offset is not None:  # the slope that fits this constant
+    elif offset is not None:  # the smallest slope with which 99 % of the targets lie below a line with this constant
         constant = max(0, offset - EXTRA_TOKENS) / LIMIT_FACTOR
         slopes = np.array([max(0.0, _quantile((target - constant) / source, pairs))])
+    else:
+        slopes = np.linspace(0, _quantile(target / source, pairs), NUM_SLOPES)
     # for each slope a, the smallest constant b with which 99 % of the targets lie below the line
     constants = [max(0.0, _quantile(target - slope * source, pairs)) for slope in slopes.tolist()]
-    means = [slope * mean_source + constant for slope, constant in zip(slopes.tolist(), constants)]  # of the lines
-    _, slope, constant = min(zip(means, slopes.tolist(), constants))
-    fitted_ratio = min(100.0, math.ceil(100 * LIMIT_FACTOR * slope) / 100)
+    means = [slope * mean_source + constant for slope, constant in zip(slopes.tolist(), constants)]
+    _, slope, constant = min(zip(means, slopes.tolist(), constants))  # the line with the smallest mean over the sources
+    fitted_ratio = min(100.0, math.ceil(100 * LIMIT_FACTOR * slope) / 100)  # rounded up to two decimals
     fitted_offset = math.ceil(LIMIT_FACTOR * constant) + EXTRA_TOKENS
-    beyond = target > np.floor(fitted_ratio * source) + fitted_offset
-    if pairs[beyond].sum() > MAX_SHARE_BEYOND_LIMIT * pairs.sum():
+    exceeds_limit = target > np.floor(fitted_ratio * source) + fitted_offset
+    if pairs[exceeds_limit].sum() > MAX_SHARE_BEYOND_LIMIT * pairs.sum():
         fitted_ratio, fitted_offset = max(fitted_ratio, DEFAULT_RATIO), max(fitted_offset, DEFAULT_OFFSET)
     return fitted_ratio if ratio is None else ratio, fitted_offset if offset is None else offset
 

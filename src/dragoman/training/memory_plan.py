@@ -14,7 +14,7 @@ import torch
 from dragoman.config import Config
 from dragoman.data import MemoryEstimate
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, described_model
+from dragoman.models import ModelSpec, cached_meta_model
 from dragoman.parts.spec import find_specs, replace_everywhere
 from dragoman.parts.stack import Stack
 from dragoman.training.trainable_weights import count_trained
@@ -36,13 +36,14 @@ def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: b
     three times a chunk of logits. With gradient checkpointing it is three vectors per token and layer, and one layer in
     full.
     """
-    stacks = [  # layers of each stack, and sublayers per layer
+    # layers of each stack, and sublayers per layer; recurrent parts, which have `layers`, count for several
+    stacks = [
         (stack.depth, sum(getattr(part, "layers", 1) for part in stack.block)) for stack in find_specs(spec, Stack)
     ]
     vectors = 16 * sum(depth * sublayers for depth, sublayers in stacks)
     if gradient_checkpointing:
         vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(sublayers for _, sublayers in stacks)
-    logits = min(tokens * described_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
+    logits = min(tokens * cached_meta_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
     return 4 * (tokens * spec.dim * vectors + 3 * logits)  # 4 bytes per float32
 
 
@@ -107,24 +108,25 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
     config, free = defaults.config, free_memory(device)
     tokens, accumulation = config.training.batch_tokens or 0, config.training.gradient_accumulation
     can_divide = defaults.is_chosen("training.batch_tokens")  # the batch size was not set by the user
-    longest_row = 2 * (config.data.max_length + 2) if can_divide else tokens  # source and target with BOS and EOS
+    # tokens of the smallest batch: one pair of the largest length with BOS and EOS; or the batch size of the user
+    min_tokens = 2 * (config.data.max_length + 2) if can_divide else tokens
     requested = config.training.gradient_checkpointing  # by the user; None: to be chosen
     in_bfloat16 = device.startswith("cuda") and config.training.precision != "float32"  # half as many bytes
     counts = count_trained(spec, config)
 
     def estimate(batch_tokens: int, checkpointing: bool) -> int:
-        """Estimate the bytes of a step with batches of `batch_tokens`."""
+        """Estimate the bytes of a step with batches of so many tokens, with or without gradient checkpointing."""
         activations = estimate_activations(spec, batch_tokens, bool(requested) or checkpointing)
         activations //= 2 if in_bfloat16 else 1
         return MemoryEstimate.for_adam(counts.total, counts.trained, activations).total
 
-    efficient = MIN_EFFICIENT_TOKENS.get(device.split(":")[0], 1024) if can_divide else tokens
+    efficient_tokens = MIN_EFFICIENT_TOKENS.get(device.split(":")[0], 1024) if can_divide else tokens
     plan = plan_memory(
         estimate,
         free=PLANNED_MEMORY_SHARE * free,
         tokens=tokens,
-        min_tokens=longest_row,
-        efficient_tokens=efficient,
+        min_tokens=min_tokens,
+        efficient_tokens=efficient_tokens,
         can_checkpoint=requested is None and supports_checkpointing(spec),
     )
     if plan.needed > PLANNED_MEMORY_SHARE * free:
@@ -141,12 +143,17 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
 
 
 def supports_checkpointing(spec: ModelSpec) -> bool:
-    """Whether all layers of the model with these hyper-parameters support gradient checkpointing."""
-    try:
-        described_model(replace_everywhere(spec, Stack, gradient_checkpointing=True))
-    except UserError:  # batch normalization does not support it
+    """Whether all layers of the model with these hyper-parameters support gradient checkpointing.
+
+    To find out, the model is built with it on the meta device, without memory for weights.
+    """
+    if not find_specs(spec, Stack):  # only stacks of layers recompute activations
         return False
-    return bool(find_specs(spec, Stack))
+    try:
+        cached_meta_model(replace_everywhere(spec, Stack, gradient_checkpointing=True))
+    except UserError:  # raised by a layer with batch normalization
+        return False
+    return True
 
 
 def free_memory(device: str) -> int:
@@ -181,15 +188,16 @@ def _available_on_windows() -> int:
 
 
 def _memory_warning(config: Config, trained_weights: int, needed: int, free: int) -> str:
-    """Return the warning that a training needs more bytes than are free, with settings that need less memory.
+    """Return the warning that a training needs more bytes than are free, with advice to reduce them.
 
     `trained_weights` is the number of weights that are trained, `needed` and `free` are bytes.
     """
     message = f"training needs about {_gib(needed)} of memory, but {_gib(free)} are free"
     if config.lora.rank or not config.training.start_from:
         return f"{message}: lower data.max_length or training.batch_tokens, or choose a smaller model"
-    saved = 12 * trained_weights  # bytes of gradients and Adam's two moments, of which LoRA's updates need hardly any
-    return f"{message}: --lora-rank {SUGGESTED_LORA_RANK} would need about {_gib(needed - saved)}"
+    # LoRA needs hardly any gradients and moments of Adam: 12 bytes less per weight
+    needed_by_lora = needed - 12 * trained_weights
+    return f"{message}: --lora-rank {SUGGESTED_LORA_RANK} would need about {_gib(needed_by_lora)}"
 
 
 def _gib(num_bytes: float) -> str:

@@ -43,13 +43,14 @@ class TrainingMeter:
 
     def _reset(self, unlogged: dict[str, float]) -> None:
         """Set all sums since the last record to those of a checkpoint (`unlogged`, by name), or to 0 if it is empty."""
-        initial = unlogged if self.processes.rank == 0 else {}  # sums over processes: only the first one adds them
-        sums = [initial.get(name, 0.0) for name in TRAIN_STEP_SUMS]
-        self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=self.train_step.loss_sums.dtype))
+        # these sums are added up over processes later: only the first process starts with those of the checkpoint
+        initial = unlogged if self.processes.rank == 0 else {}
+        loss_sums = [initial.get(name, 0.0) for name in TRAIN_STEP_SUMS]
+        self.train_step.loss_sums.copy_(torch.tensor(loss_sums, dtype=self.train_step.loss_sums.dtype))
         self.train_step.skipped_steps.fill_(unlogged.get("skipped", 0.0))
         self.padding, self.batches = initial.get("padding", 0.0), initial.get("batches", 0.0)
-        self.tokens, self.learning_rate = unlogged.get("tokens", 0.0), 0.0
-        self.start, self.measured_tokens = time.perf_counter(), 0
+        self.tokens, self.learning_rate = unlogged.get("tokens", 0.0), 0.0  # tokens of all processes
+        self.start, self.measured_tokens = time.perf_counter(), 0  # tokens since then, to measure the speed
 
     def unlogged(self) -> dict[str, float]:
         """Return the sums over all processes since the last record in metrics.jsonl, by name.
@@ -77,7 +78,7 @@ class TrainingMeter:
 
         Loss and perplexity are means per target token, without the batches whose loss was not finite.
         """
-        sums = self.unlogged()
+        sums = self.unlogged()  # of losses, tokens …, by name
         tokens = max(1.0, sums["tokens"] - sums["nonfinite_tokens"])
         record = {
             "step": step,
@@ -103,17 +104,12 @@ MIN_READINGS = 3  # before any reading is judged
 class LossHistory:
     """Recent readings of the training loss, each the mean of several steps. Part of the saved training state.
 
-    A reading is high above
-
-        median + max(¼ · max(median, first − median), 1½ · largest change between adjacent readings)
-
-    over a window of recent readings: a quarter of the loss, or of all progress since the first reading, is lost, and
-    the rise exceeds the noise. The largest change covers corpora of different difficulty, where a reading depends on
-    its batches. Consecutive high readings mean divergence; if a normal one follows, they count as normal.
+    A reading above `limit()` is high. Consecutive high readings mean divergence; if a normal one follows, they count
+    as normal.
     """
 
     first: float | None = None
-    recent: list[float] = field(default_factory=list)
+    recent: list[float] = field(default_factory=list)  # normal readings
     high_losses: list[float] = field(default_factory=list)  # the latest readings, if they are high
 
     def limit(self) -> float:
@@ -121,8 +117,9 @@ class LossHistory:
 
             median + max(¼ · max(|median|, first − median), 1½ · largest change between adjacent readings)
 
-        of the recent readings. Above it, a quarter of the usual loss, or of the progress since the first reading, is
-        lost again, and the rise exceeds the noise.
+        of the recent readings. Above it, the loss has risen by more than a quarter of its usual value, and of the
+        progress since the first reading. The rise also exceeds the noise: if corpora are of different difficulty, a
+        reading depends on its batches.
         """
         if self.first is None or len(self.recent) < MIN_READINGS:
             return float("inf")
@@ -133,7 +130,8 @@ class LossHistory:
     def diverged(self, loss: float) -> bool:
         """Add a reading of the training loss, and return whether training has diverged.
 
-        It has after `HIGH_READINGS` readings in a row above `limit()`. Fewer count as normal if a normal one follows.
+        It has after three readings (`HIGH_READINGS`) in a row above `limit()`. Fewer count as normal if a normal one
+        follows.
         """
         if self.first is None:
             self.first = loss

@@ -41,20 +41,21 @@ class Adadelta(torch.optim.Optimizer):
     found_inf: Tensor
 
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
-        """Create the state of all weights: moving averages of squared gradients and updates, which start at 0."""
+        """Create the state of all weights: moving averages of squared gradients and squared updates, starting at 0."""
         super().__init__(weights, {"lr": 1.0})
         _create_state(self, lambda weight: _zeros("square_avg", "acc_delta", weight=weight))
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient; nothing changes if the tensor `found_inf` is 1 (a skipped step)."""
-        rho = torch.where(self.found_inf > 0, 1.0, ADADELTA_RHO)
+        rho = torch.where(self.found_inf > 0, 1.0, ADADELTA_RHO)  # with 1 and gradients of 0 nothing changes
         for group, weight in _weights_with_gradient(self):
-            squares, updates = self.state[weight].values()  # E[∇²] and E[Δ²]
+            gradient_squares, update_squares = self.state[weight].values()  # moving averages E[∇²] and E[Δ²]
             gradient = torch.where(self.found_inf > 0, 0.0, weight.grad)  # type: ignore[arg-type]
-            squares.mul_(rho).addcmul_(gradient, gradient, value=1 - ADADELTA_RHO)
-            update = (updates + ADADELTA_EPSILON).sqrt() / (squares + ADADELTA_EPSILON).sqrt() * gradient
-            updates.mul_(rho).addcmul_(update, update, value=1 - ADADELTA_RHO)
+            gradient_squares.mul_(rho).addcmul_(gradient, gradient, value=1 - ADADELTA_RHO)
+            scale = (update_squares + ADADELTA_EPSILON).sqrt() / (gradient_squares + ADADELTA_EPSILON).sqrt()
+            update = scale * gradient
+            update_squares.mul_(rho).addcmul_(update, update, value=1 - ADADELTA_RHO)
             weight.sub_(group["lr"] * update)
 
 
@@ -159,11 +160,6 @@ class Muon(torch.optim.Optimizer):
 
     so that updates have the magnitude of AdamW's, and both share one learning rate η and one weight decay λ. Matrices
     of one shape are orthogonalized in one batch.
-
-    Args:
-        matrices: hidden matrices, each with the number of rows of its blocks, which are orthogonalized separately.
-        others: parameter groups that AdamW updates.
-        precision: of the Newton–Schulz iterations.
     """
 
     def __init__(
@@ -185,12 +181,12 @@ class Muon(torch.optim.Optimizer):
             momentum, weight_decay: μ and λ of the hidden matrices.
             precision: dtype of the Newton–Schulz iterations.
         """
-        self.precision, self.blocks = precision, dict(matrices)
+        self.precision, self.block_rows = precision, dict(matrices)
         hidden: Group = {"params": list(matrices), "momentum": momentum}
         defaults = {"lr": 0.0, "weight_decay": weight_decay, "betas": betas, "eps": eps}
         super().__init__([group for group in (hidden, *others) if group["params"]], defaults)
         self.found_inf = torch.zeros((), device=self.param_groups[0]["params"][0].device)
-        _create_state(self, lambda w: _zeros("momentum_buffer", weight=w) if w in self.blocks else _adam_state(w))
+        _create_state(self, lambda w: _zeros("momentum_buffer", weight=w) if w in self.block_rows else _adam_state(w))
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -206,30 +202,30 @@ class Muon(torch.optim.Optimizer):
         """Update the hidden matrices of a parameter group by their orthogonalized momentum.
 
         A block is a range of rows of a matrix that is orthogonalized on its own, such as one of the stacked gates of an
-        LSTM: `self.blocks` has the numbers of rows. All blocks of one shape are computed in one batch. Sharded matrices
-        are gathered first, and their shards are updated at the end. If `self.found_inf` is 1, nothing changes.
+        LSTM: `self.block_rows` has their numbers of rows. All blocks of one shape are computed in one batch. Sharded
+        matrices are gathered first, and their shards are updated at the end. If `self.found_inf` is 1, nothing changes.
         """
-        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}  # weight, gradient and momentum of each block
-        shards: list[tuple[Tensor, Tensor]] = []  # shards of weights and momenta, with the full matrices
+        blocks_by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}  # weight, gradient and momentum of each block
+        shards: list[tuple[Tensor, Tensor]] = []  # of weights and momenta, each with the full matrix
         for weight in weights:
             tensors: list[Any] = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
-            if is_sharded(weight):  # singular values need the full matrix
-                sharded, tensors = tensors, [full_tensor(tensor) for tensor in tensors]
-                weight_shards, _, momentum_shards = zip(sharded, tensors)
-                shards += [weight_shards, momentum_shards]
-            for block in zip(*(tensor.split(self.blocks[weight]) for tensor in tensors)):
-                by_shape.setdefault(block[0].shape, []).append(block)
+            if is_sharded(weight):  # orthogonalization needs the full matrix
+                weight_shard, _, momentum_shard = tensors
+                tensors = [full_tensor(tensor) for tensor in tensors]
+                shards += [(weight_shard, tensors[0]), (momentum_shard, tensors[2])]
+            for block in zip(*(tensor.split(self.block_rows[weight]) for tensor in tensors)):
+                blocks_by_shape.setdefault(block[0].shape, []).append(block)
         skip = self.found_inf > 0
-        for shape, blocks in by_shape.items():
+        for shape, blocks in blocks_by_shape.items():
             matrices, gradients, momenta = (list(tensors) for tensors in zip(*blocks))
-            gradient, before = torch.stack(gradients), torch.stack(momenta)  # blocks × rows × columns
-            after = before.lerp(gradient, 1 - group["momentum"])
-            update = orthogonalize(gradient.lerp(after, group["momentum"]), self.precision)
+            gradient, momentum = torch.stack(gradients), torch.stack(momenta)  # blocks × rows × columns
+            new_momentum = momentum.lerp(gradient, 1 - group["momentum"])
+            update = orthogonalize(gradient.lerp(new_momentum, group["momentum"]), self.precision)
             update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))  # as large as the updates of AdamW
             decay = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_copy_(momenta, list(torch.where(skip, before, after).unbind()))
+            torch._foreach_copy_(momenta, list(torch.where(skip, momentum, new_momentum).unbind()))
             torch._foreach_mul_(matrices, decay)
-            # x + −0 is exactly x, even for x = −0
+            # a skipped update is −0: x + −0 is exactly x, even for x = −0
             torch._foreach_add_(matrices, list(torch.where(skip, -0.0, update).unbind()))
         for shard, full in shards:
             shard.copy_(shard_like(full, shard))
@@ -237,7 +233,8 @@ class Muon(torch.optim.Optimizer):
     def _update_by_adamw(self, weights: list[nn.Parameter], group: Group) -> None:
         """Update the weights of a parameter group by torch's fused AdamW kernel, unless `self.found_inf` is 1."""
         averages, squares, steps = (
-            [self.state[weight][name] for weight in weights] for name in ("exp_avg", "exp_avg_sq", "step")
+            [self.state[weight][name] for weight in weights]
+            for name in ("exp_avg", "exp_avg_sq", "step")  # as in torch
         )
         beta1, beta2 = group["betas"]
         options = {name: group[name] for name in ("lr", "weight_decay", "eps")}

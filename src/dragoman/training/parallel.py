@@ -106,7 +106,7 @@ class ProcessGroup:
                 except UserError as error:
                     message = [(None, error)]
             _broadcast(message)
-        while message[0] is None:
+        while message[0] is None:  # on the other processes: receive heartbeats until the result arrives
             _broadcast(message)
         result, user_error = message[0]
         if user_error is not None:
@@ -176,7 +176,8 @@ def _is_connection_error(error: RuntimeError) -> bool:
 
     The backend gloo raises plain RuntimeErrors, which are recognized by their text ("Connection closed by peer").
     """
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "onnection", "NCCL"))
+    words = ("gloo", "NCCL", "Connection", "connection")
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
 
 
 BUCKET_ELEMENTS = 2**23  # gradient elements that are reduced at a time
@@ -187,8 +188,8 @@ class ParallelStrategy:
 
     supports_compile = True
     supports_cuda_graphs = True
-    lockstep = False  # all processes must compute the same number of batches
-    name = ""
+    lockstep = False  # whether all processes must compute the same number of batches
+    name = ""  # value of training.parallelism; empty for a single process
 
     def __init__(self, processes: ProcessGroup | None = None, device: torch.device | None = None) -> None:
         """Train with these processes, of which this one uses `device`; by default a single process on the CPU."""
@@ -242,7 +243,7 @@ class ReplicatedStrategy(ParallelStrategy):
         average_statistics(self.statistics, self.processes)
         has_gradient = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.uint8)
         dist.all_reduce(has_gradient, dist.ReduceOp.MAX)  # 1: some process has a gradient
-        gradients = [_gradient(weight) for weight, used in zip(weights, has_gradient.tolist()) if used]
+        gradients = [_gradient_or_zeros(weight) for weight, used in zip(weights, has_gradient.tolist()) if used]
         previous: tuple[list[Tensor], Tensor, Any] | None = None  # a bucket, its flat copy, and the pending all-reduce
         for bucket in _buckets(gradients):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
@@ -253,7 +254,7 @@ class ReplicatedStrategy(ParallelStrategy):
 
 
 def make_strategy(parallelism: str, processes: ProcessGroup, device: torch.device) -> ParallelStrategy:
-    """Build the strategy that `training.parallelism` names ("replicated" or "sharded"); a plain one for one process."""
+    """Build the strategy of `training.parallelism` ("replicated" or "sharded"), or the base class for one process."""
     if processes.world_size == 1:
         return ParallelStrategy(processes, device)
     if parallelism == "sharded":
@@ -273,7 +274,7 @@ def broadcast_weights(module: nn.Module) -> None:
 
 
 def running_statistics(module: nn.Module) -> list[Tensor]:
-    """Return the saved floating-point buffers of a module: the running statistics of norms, such as batch norm."""
+    """Return the persistent floating-point buffers of a module: the running statistics of norms, such as batch norm."""
     parameters = dict(module.named_parameters())
     saved = checkpoint.named_weights(module).items()
     return [tensor for name, tensor in saved if name not in parameters and tensor.is_floating_point()]
@@ -306,7 +307,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """Return the full tensor sharded over the processes as `like` is, or unchanged if `like` is not sharded."""
+    """Return the full tensor sharded over the processes as `like` is, or unchanged if `like` is no DTensor."""
     if not is_sharded(like):
         return full
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -316,7 +317,7 @@ def shard_like(full: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
-def _gradient(weight: nn.Parameter) -> Tensor:
+def _gradient_or_zeros(weight: nn.Parameter) -> Tensor:
     """Return the gradient of a weight, after setting it to zeros if this process has not used the weight."""
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)

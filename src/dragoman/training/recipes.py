@@ -93,17 +93,17 @@ def get_recipe(name: str, system: System | None) -> Recipe:
         return modern(system)
     if name != "plain":
         raise unknown_name("recipe", name, ("textbook", "modern", "plain"))
-    tuned = system.tuned_settings if system else {}
+    settings = system.tuned_settings if system else {}  # better than the paper's
     rate = system.base_learning_rate if system else IMPORTED_MODEL_RATE
-    reason = "--recipe textbook is the paper's own"
-    return Recipe(reason, training=NO_SETTINGS, system=tuned, dropout=SMALL_CORPUS_DROPOUT, rate=rate)
+    reason = "--recipe textbook is the paper's own"  # printed beside the name of the recipe
+    return Recipe(reason, training=NO_SETTINGS, system=settings, dropout=SMALL_CORPUS_DROPOUT, rate=rate)
 
 
 def textbook(system: System | None) -> Recipe:
     """Return the recipe of the system's paper, or of the Transformer's for an imported model (`system` None)."""
     paper = system.paper_training if system else TRANSFORMER_TRAINING
-    derived = ("learning_rate", "warmup_steps")  # by the recipe's methods, from model and length of the training
-    training = {name: value for name, value in paper.training_settings.items() if name not in derived}
+    computed = ("learning_rate", "warmup_steps")  # by methods of the recipe, from model and length of the training
+    training = {name: value for name, value in paper.training_settings.items() if name not in computed}
     reason = "as in the paper" if system else "as in the Transformer's paper"
     reason += f", but: {system.differences}" if system and system.differences else ""
     return Recipe(reason, training, system=paper.system_settings, paper=paper)
@@ -134,7 +134,7 @@ def low_rank_adaptation(system: System | None) -> Recipe:
 
     `system` is None for an imported model.
     """
-    reason = "the updates of LoRA are factors, which AdamW scales one by one"
+    reason = "LoRA's updates are products of two factors, whose elements AdamW scales one by one"
     return replace(get_recipe("plain", system), reason=reason, warm_start_rate=LORA_RATE)
 
 

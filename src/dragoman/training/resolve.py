@@ -15,7 +15,7 @@ from dragoman.config import Config, DataConfig, FeatureConfig, SearchDefaults, r
 from dragoman.data import Corpus, DataFormat
 from dragoman.data.compression import file_extension
 from dragoman.errors import UserError, unknown_name
-from dragoman.models import Model, ModelSpec, count_parameters, described_model
+from dragoman.models import Model, ModelSpec, cached_meta_model, count_parameters
 from dragoman.models.model import position_limit
 from dragoman.objectives import check_objective, objective_class
 from dragoman.run import select_device
@@ -338,7 +338,7 @@ def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
 
     `spec` has the hyper-parameters of the system's model.
     """
-    system_dim = described_model(spec).source_features  # numbers per vector; None if the model reads text
+    system_dim = cached_meta_model(spec).source_features  # numbers per vector; None if the model reads text
     if corpus.has_features and system_dim is None:
         raise UserError(
             f"the system {name} reads text, but {corpus.source} contains vectors: choose --system vision or speech"
@@ -402,7 +402,7 @@ def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: 
 
     A decoder-only model needs a joint vocabulary of source and target, and a model that predicts labels needs labels.
     """
-    model = described_model(spec)
+    model = cached_meta_model(spec)
     if model.is_decoder_only and not vocabulary.joint:
         raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
     if model.num_labels and not data_format.target_is_labels and model.vocab_size < vocabulary.source:
@@ -439,7 +439,7 @@ def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
     `spec` has the hyper-parameters of the model, `target` is the target tokenizer. Tags and features of sources are not
     generated.
     """
-    framing, model = spec.default_framing, described_model(spec)
+    framing, model = spec.default_framing, cached_meta_model(spec)
     if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())
     sentinels = range(target.vocab_size, model.vocab_size)  # tokens for masked spans, beyond the tokenizer's

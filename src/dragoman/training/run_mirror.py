@@ -32,8 +32,8 @@ from dragoman.storage import (
 MANIFEST_NAME, MANIFEST_VERSION, OBJECT_FOLDER = "manifest.json", 1, "objects"
 CACHE_FILE, LOCK_FILE = ".mirror.json", ".mirror.lock"  # in the run folder: digests of its files
 LINKS = ("best", "last")  # in the folder of checkpoints
-#: files that never change: a copy with others is another run
-IDENTITY = (MODEL_FILE, "preflight.json", "data/train/store.json")
+#: files that training never changes: if they differ, the copy is one of another run
+CONSTANT_FILES = (MODEL_FILE, "preflight.json", "data/train/store.json")
 TRANSFERS = 8  # at a time
 COPY_BYTES = 1 << 20
 
@@ -106,23 +106,24 @@ class RunMirror:
 
     def publish(self) -> None:
         """Copy all files of the run folder that have changed, then the manifest; remove what it no longer needs."""
-        before = self.published or self.manifest()
-        manifest = self._describe()
-        if before is not None:
-            self._check_same_run(manifest, before)
-        if before == manifest:
+        old = self.published or self.manifest()
+        new = self._local_manifest()
+        if old is not None:
+            self._check_same_run(new, old)
+        if old == new:
             return
         with self._storage_errors():
             self.storage.create(OBJECT_FOLDER)
-            stored = {file.digest for file in before.files.values()} if before else set()
-            stored |= set() if self.published else set(self.storage.names(OBJECT_FOLDER))  # of an interrupted process
-            missing = {file.digest: name for name, file in manifest.files.items() if file.digest not in stored}
+            old_digests = {file.digest for file in old.files.values()} if old else set()
+            # in its first call it also looks for what an interrupted process has copied, which no manifest names
+            uploaded = set() if self.published else set(self.storage.names(OBJECT_FOLDER))
+            present = old_digests | uploaded
+            missing = {file.digest: name for name, file in new.files.items() if file.digest not in present}
             _in_parallel(self._upload, missing.items())
-            document = {"version": MANIFEST_VERSION, "files": manifest.files, "links": manifest.links}
+            document = {"version": MANIFEST_VERSION, "files": new.files, "links": new.links}
             self.storage.write(MANIFEST_NAME, json.dumps(document, indent=1).encode())
-            self.published = manifest
-            kept = {file.digest for file in manifest.files.values()}
-            for digest in {file.digest for file in before.files.values()} - kept if before else ():
+            self.published = new
+            for digest in old_digests - {file.digest for file in new.files.values()}:
                 self.storage.remove(f"{OBJECT_FOLDER}/{digest}")
 
     def fetch(self) -> None:
@@ -138,26 +139,28 @@ class RunMirror:
             manifest = self.manifest()
             if manifest is None:
                 raise UserError(f"{self.location} holds no run: check the address of --mirror")
-            local = self._describe()
+            local = self._local_manifest()
             if is_run_folder(self.folder):
                 self._check_same_run(local, manifest)
             missing = [name for name, file in manifest.files.items() if local.files.get(name) != file]
-            # what makes a checkpoint and a run complete comes last
-            marks = [name for name in missing if Path(name).name in (checkpoint.MANIFEST_FILE, MODEL_FILE)]
-            # Files of equal content come one after another: fsspec's memory has one position for all readers of a file.
-            first_names = {manifest.files[name].digest: name for name in missing if name not in marks}
-            others = [name for name in missing if name not in {*marks, *first_names.values()}]
+            # the files whose presence says that a checkpoint or the run is complete come last
+            completing = [name for name in missing if Path(name).name in (checkpoint.MANIFEST_FILE, MODEL_FILE)]
+            # Of files with equal content only one is copied in parallel, and the others after it: the file system of
+            # fsspec in memory has one position for all readers of a file.
+            distinct = {manifest.files[name].digest: name for name in missing if name not in completing}
+            others = [name for name in missing if name not in {*completing, *distinct.values()}]
             with self._storage_errors():
-                _in_parallel(self._download, [(name, manifest.files[name]) for name in first_names.values()])
-                for name in others + sorted(marks):  # checkpoints/…/checkpoint.json, then model.json
+                _in_parallel(self._download, [(name, manifest.files[name]) for name in distinct.values()])
+                for name in others + sorted(completing):  # checkpoints/…/checkpoint.json, then model.json
                     self._download((name, manifest.files[name]))
             for link, name in manifest.links.items():
                 replace_symlink(self.folder / CHECKPOINT_DIR / link, name)
+            # remove checkpoints that the copy does not have
             kept = {Path(name).parts[1] for name in manifest.files if name.startswith(f"{CHECKPOINT_DIR}/")}
             for path in (self.folder / CHECKPOINT_DIR).glob("[!.]*"):
                 if path.is_dir() and path.name not in {*kept, *LINKS}:
                     remove_folder(path)
-            self._describe()  # remembers the digests
+            self._local_manifest()  # stores the digests of the new files for the next call
 
     def _local_step(self) -> int:
         """Return the step of the last checkpoint in the run folder; -1 without one."""
@@ -165,28 +168,32 @@ class RunMirror:
         return int(last.name) if checkpoint.is_complete(last) and last.name.isdecimal() else -1
 
     def _check_same_run(self, local: Manifest, remote: Manifest) -> None:
-        """Raise a UserError if the copy is one of another run."""
-        if any(local.files.get(name) != remote.files.get(name) for name in IDENTITY):
+        """Raise a UserError if the copy (`remote`) is one of another run: files differ that training never changes."""
+        if any(local.files.get(name) != remote.files.get(name) for name in CONSTANT_FILES):
             raise UserError(f"{self.location} holds another run than {self.folder}: choose another --mirror")
 
-    def _describe(self) -> Manifest:
-        """Describe the run folder; digests are computed anew for files whose size or time has changed."""
+    def _local_manifest(self) -> Manifest:
+        """Return the manifest of the run folder, with the digest of every file.
+
+        The file `.mirror.json` keeps digests for the next call, in which those of files are computed anew whose size or
+        time of modification has changed.
+        """
         try:
-            known = json.loads((self.folder / CACHE_FILE).read_bytes())
+            cached = json.loads((self.folder / CACHE_FILE).read_bytes())
         except (OSError, ValueError):
-            known = {}
+            cached = {}
         checkpoints = self.folder / CHECKPOINT_DIR
         links = {name: resolve_link(checkpoints / name).resolve().name for name in LINKS if _exists(checkpoints / name)}
-        cache: dict[str, list[Any]] = {}
+        entries: dict[str, list[Any]] = {}  # file name → [size, time of modification, digest]
         with os_errors_as_user_errors(self.folder):
             for name, path in _files(self.folder):
                 status = path.stat()
                 stamp = [status.st_size, status.st_mtime_ns]
-                entry = known.get(name, [])
-                cache[name] = entry if entry[:2] == stamp else [*stamp, _digest(path)]
-        if cache != known and cache:
-            write_file(self.folder / CACHE_FILE, json.dumps(cache))
-        return Manifest({name: StoredFile(size, digest) for name, (size, _, digest) in cache.items()}, links)
+                entry = cached.get(name, [])
+                entries[name] = entry if entry[:2] == stamp else [*stamp, _digest(path)]
+        if entries != cached and entries:
+            write_file(self.folder / CACHE_FILE, json.dumps(entries))
+        return Manifest({name: StoredFile(size, digest) for name, (size, _, digest) in entries.items()}, links)
 
     def _upload(self, item: tuple[str, str]) -> None:
         """Copy a file of the run folder, given by its digest and name, to the storage."""
@@ -229,7 +236,7 @@ class RunMirror:
 
 
 def _exists(path: Path) -> bool:
-    """Whether a link points to something."""
+    """Whether a link, such as checkpoints/last, points to something that exists."""
     return resolve_link(path).exists()
 
 

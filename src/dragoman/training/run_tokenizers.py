@@ -13,7 +13,7 @@ from dragoman.data.corpus_passes import CorpusSurvey, Log
 from dragoman.data.preflight import load_preflight, training_fertility
 from dragoman.data.text_profile import CorpusCounts
 from dragoman.errors import UserError
-from dragoman.models import described_model
+from dragoman.models import cached_meta_model
 from dragoman.run import read_tokenizers
 from dragoman.run_files import is_run_folder
 from dragoman.text import Tokenizer, learn_tokenizer
@@ -76,7 +76,7 @@ def make_tokenizers(
         tokenizers = parent.tokenizers
         defaults.config = replace(defaults.config, text=_inherit(text, parent.config.text))
     else:
-        is_decoder_only = described_model(request.spec).is_decoder_only
+        is_decoder_only = cached_meta_model(request.spec).is_decoder_only
         choose_tokenizers(defaults, data_format, survey, validation, is_decoder_only)
         text, limits = defaults.config.text, choose_vocab_sizes(defaults, data_format, survey)
 

@@ -16,7 +16,7 @@ from dragoman.config import Config
 from dragoman.data.corpus_passes import Log
 from dragoman.data.word_vectors import match_word_vectors
 from dragoman.errors import UserError
-from dragoman.models import Model, ModelSpec, Usage, described_model, meta_model
+from dragoman.models import Model, ModelSpec, Usage, cached_meta_model, meta_model
 from dragoman.objectives import objective_class
 from dragoman.run import read_framing, read_spec, read_tokenizers, read_weights
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
@@ -72,7 +72,7 @@ class ParentRun:
     def usage(self) -> Usage | None:
         """The command that uses the run, such as translate: by its objective, or by its model if it was imported."""
         name = self.config.objective.name
-        return objective_class(name).usage if name else described_model(self.spec).usage
+        return objective_class(name).usage if name else cached_meta_model(self.spec).usage
 
 
 #: opens the model that `training.start_from` names
