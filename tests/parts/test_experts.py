@@ -285,7 +285,7 @@ def test_usage_counts_tokens_and_gates_without_padding() -> None:
 
 
 def test_one_expert_per_token_is_refused_by_noisy_gating() -> None:
-    with pytest.raises(UserError, match="set system.settings.experts_per_token to 2 or more"):
+    with pytest.raises(UserError, match=r"set system\.settings\.experts_per_token to 2 or more"):
         MixtureOfExperts(FEED_FORWARD, 4, 1, NoisyTopKGating()).build(WIDTH)
 
 
