@@ -24,10 +24,10 @@ Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimensio
 
 MIN_ROUNDS_OF_ALL, MIN_ROUNDS = 2, 5  # rounds of measurements for all kernels, and for those that may be the fastest
 MAX_EXCESS = 0.5  # a kernel takes no further part if its shortest time exceeds that of another by more than this share
-MAX_SECONDS = 0.1  # after which no further round of measurements begins; reached only on a busy machine
+MAX_SECONDS = 0.25  # after which no further round of measurements begins; reached only on a busy machine
 TIME_TOLERANCE = 0.05  # two times are equal if they differ by less than this share
 EVICTING_BYTES = 16 << 20  # memory written before a measurement: more than the second-level caches of a few cores
-CHOICES_VERSION = "cold caches"  # part of the file name: choices that were measured in another way are not read
+CHOICES_VERSION = "reproduced times"  # part of the file name: choices that were measured in another way are not read
 
 
 class KernelChoices:
@@ -39,17 +39,23 @@ class KernelChoices:
 
     def __init__(self, path: Path) -> None:
         """Keep the choices in the file `path`, which need not exist."""
-        self.path, self.names = path, dict[str, str]()  # shape → name of its kernel
+        self.path, self.names = path, dict[str, str]()  # shape of a matrix product → name of its fastest kernel
         self.size = 0  # bytes of the file that have been read
 
     def find(self, shape: str) -> str | None:
-        """Return the name of the kernel that this or another process chose for a shape, None if none did."""
+        """Return the name of the kernel that this or another process chose for a product, None if none did.
+
+        `shape` describes the product: precision, size of the matrix, and number of rows that it is multiplied by.
+        """
         if shape not in self.names:
             self._read()
         return self.names.get(shape)
 
     def add(self, shape: str, name: str) -> str:
-        """Write the kernel `name` to the file as the choice for a shape, and return the first one in the file."""
+        """Write the kernel `name` to the file as the choice for a product, and return the first choice in the file.
+
+        Another process may have written its choice first: then all use that one. `shape` describes the product.
+        """
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
@@ -62,7 +68,7 @@ class KernelChoices:
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(self.size)
             for line in file:
-                if line.endswith(b"\n"):
+                if line.endswith(b"\n"):  # otherwise another process is just writing it
                     self.size += len(line)
                     with suppress(ValueError):
                         shape, name = json.loads(line)
@@ -78,7 +84,10 @@ def kernel_choices() -> KernelChoices:
 
 @cache
 def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
-    """Return the fastest kernels by shape for this machine and a number of threads, from a file of `cache_folder`."""
+    """Return the choices of kernels for this machine and a number of threads, kept in a file of `cache_folder`.
+
+    The name of the file is a hash of what the speed of a kernel depends on: processor, version of torch and threads.
+    """
     machine = [
         CHOICES_VERSION,
         torch.__version__,
@@ -89,30 +98,34 @@ def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         machine += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    if not Path(cache_folder).is_absolute():  # the user has no home
+    if not Path(cache_folder).is_absolute():  # such as "~/.cache", because the user has no home
         return KernelChoices(Path(os.devnull) / "kernels")  # a path that cannot be written
     digest = hashlib.sha256("\n".join(machine).encode()).hexdigest()[:16]
     return KernelChoices(Path(cache_folder) / "dragoman" / "kernels" / f"{digest}.jsonl")
 
 
-def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
+def fastest(kernels: Mapping[str, Product], x: Tensor, margin: float = TIME_TOLERANCE) -> str:
     """Return the name of the kernel that is fastest for the input x, the first of equally fast ones.
 
+    A later kernel is faster if its time is shorter by more than the share `margin`.
+
     The kernels run in turns, until the two shortest times of each agree: other programs only make a kernel slower. One
-    that is clearly slower than another takes no further part. Before each call the caches are overwritten. In a model,
-    the weights of all other layers are read between two calls of a layer, so that its own weights come from the memory
-    or a shared cache, and not from the cache of one core.
+    that is clearly slower than another takes no further part once its own times agree: with two threads, another
+    program on one core delays a kernel of both threads, but not one that uses a single thread.
+
+    Before each call the CPU's caches are overwritten. In a model, the weights of all other layers are read between two
+    calls of a layer, so that its own weights come from the memory or a shared cache, not from the cache of one core.
     """
     for product in kernels.values():
         product(x)  # warms up
-    times: dict[str, list[float]] = {name: [] for name in kernels}
+    times: dict[str, list[float]] = {name: [] for name in kernels}  # seconds
     other_weights = torch.zeros(EVICTING_BYTES, dtype=torch.uint8)
     end, rounds = time.perf_counter() + MAX_SECONDS, 0
     while len(times) > 1:
         if rounds >= MIN_ROUNDS and (time.perf_counter() > end or all(map(_is_reproduced, times.values()))):
             break
         for name, measured in times.items():
-            other_weights.add_(1)  # on all threads
+            other_weights.add_(1)  # overwrites the caches of the cores of all threads
             before = time.perf_counter()
             kernels[name](x)
             measured.append(time.perf_counter() - before)
@@ -120,15 +133,19 @@ def fastest(kernels: Mapping[str, Product], x: Tensor) -> str:
         shortest = {name: min(measured) for name, measured in times.items()}
         limit = (1 + MAX_EXCESS) * min(shortest.values())
         if rounds >= MIN_ROUNDS_OF_ALL:
-            times = {name: measured for name, measured in times.items() if shortest[name] <= limit}
+            times = {
+                name: measured
+                for name, measured in times.items()
+                if shortest[name] <= limit or not _is_reproduced(measured)
+            }
     chosen, *others = times
     for name in others:
-        if min(times[name]) < (1 - TIME_TOLERANCE) * min(times[chosen]):
+        if min(times[name]) < (1 - margin) * min(times[chosen]):
             chosen = name
     return chosen
 
 
 def _is_reproduced(times: list[float]) -> bool:
-    """Whether the shortest time has occurred twice, within the tolerance."""
+    """Whether a kernel took its shortest time twice, within a tolerance: then other programs have not delayed it."""
     shortest, second, *_ = sorted(times)
     return second < (1 + TIME_TOLERANCE) * shortest

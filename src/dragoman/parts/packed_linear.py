@@ -15,11 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.parts.kernel_choice import Product, fastest, kernel_choices
+from dragoman.parts.kernel_choice import TIME_TOLERANCE, Product, fastest, kernel_choices
 
 Pack = Callable[[Tensor, Tensor | None], Product]  # weight, bias → product
 
 PACKED_ROWS = 160  # rows of x that MKL packs the weights for; any other number works as well
+FLOAT32_MARGIN = (
+    0.25  # share by which float32 must be faster than int8: its weights take the place of others in the caches
+)
 MAX_ROW_CLASS = 9  # classes of row counts: 1, 2–3, 4–7, … and from 256 on
 
 
@@ -30,7 +33,7 @@ def plain(weight: Tensor, bias: Tensor | None) -> Product:
 
 def _transposed(weight: Tensor, bias: Tensor | None) -> Product:
     """Return x → x Wᵀ + b by torch's own product with a copy of Wᵀ, in which the weights of one input are adjacent."""
-    (outputs, inputs), transposed = weight.shape, weight.t().contiguous()
+    (outputs, inputs), transposed = weight.shape, weight.t().contiguous()  # W is outputs × inputs
 
     def product(x: Tensor) -> Tensor:
         """… inputs → … outputs."""
@@ -42,10 +45,10 @@ def _transposed(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return x → x Wᵀ + b with W packed by MKL."""
+    """Return x → x Wᵀ + b with W packed by MKL; PACKED_ROWS is the number of rows of x that it is packed for."""
     packed, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, PACKED_ROWS), torch.ops.mkl._mkl_linear.default
-    width = weight.shape[1]
-    return lambda x: multiply(x, packed, weight, bias, x.numel() // width)
+    width = weight.shape[1]  # of x
+    return lambda x: multiply(x, packed, weight, bias, x.numel() // width)  # the last argument is the number of rows
 
 
 def _onednn(weight: Tensor, bias: Tensor | None) -> Product:
@@ -63,13 +66,14 @@ def _int8(weight: Tensor, bias: Tensor | None, engine: str) -> Product:
     divided by its maximum.
     """
     rows, columns = weight.shape
-    inner_bias = bias if columns <= rows else None
+    inner_bias = bias if columns <= rows else None  # added by the product, unless its result is rescaled afterwards
     with _quantized_engine(engine), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*quantized tensor creation functions")  # deprecated in torch
-        scale = weight.abs().amax(1).clamp(min=1e-8).double() / 127
+        scale = weight.abs().amax(1).clamp(min=1e-8).double() / 127  # row maxima become 127
         zero_point = torch.zeros_like(scale, dtype=torch.long)
         quantized = torch.quantize_per_channel(weight, scale, zero_point, 0, torch.qint8)  # axis 0: rows
         packed = torch.ops.quantized.linear_prepack(quantized, inner_bias)
+    # reduce_range: 7 bits for x, where sums of products of 8 bits could overflow
     multiply, reduce_range = torch.ops.quantized.linear_dynamic.default, not _has_vnni()
     if columns <= rows:
         return lambda x: multiply(x, packed, reduce_range)
@@ -87,8 +91,8 @@ def _int8(weight: Tensor, bias: Tensor | None, engine: str) -> Product:
 
 
 def _has_vnni() -> bool:
-    """Whether the CPU has VNNI instructions: int8 products cannot overflow; otherwise activations use 7 bits."""
-    return bool(getattr(torch.cpu, "_is_vnni_supported", lambda: False)())
+    """Whether the CPU has VNNI instructions, whose int8 products cannot overflow; without, activations use 7 bits."""
+    return bool(getattr(torch.cpu, "_is_vnni_supported", lambda: False)())  # a private function of torch
 
 
 @contextmanager
@@ -103,7 +107,10 @@ def _quantized_engine(name: str) -> Iterator[None]:
 
 
 def _int8_engines() -> list[str]:
-    """Return torch's int8 libraries for this processor; QNNPACK, which is less precise, only if there is no other."""
+    """Return torch's int8 libraries for this processor; QNNPACK, which is less precise, only if there is no other.
+
+    Torch lists them with "none" for no library.
+    """
     supported = torch.backends.quantized.supported_engines
     return [name for name in ("x86", "onednn") if name in supported] or [name for name in supported if name != "none"]
 
@@ -114,7 +121,7 @@ _FLOAT32_KERNELS: dict[str, Pack] = {"plain": plain, "transposed": _transposed, 
 KERNELS: dict[str, dict[str, Pack]] = {
     "float32": _FLOAT32_KERNELS,
     # quantizing the activations takes longer than a small product in float32
-    "int8": {engine: partial(_int8, engine=engine) for engine in _int8_engines()} | _FLOAT32_KERNELS,
+    "int8": {f"int8 {engine}": partial(_int8, engine=engine) for engine in _int8_engines()} | _FLOAT32_KERNELS,
 }
 
 
@@ -133,7 +140,10 @@ class FastestProduct:
         self.by_row_class: list[Product | None] = [None] * (MAX_ROW_CLASS + 1)  # None: not chosen yet
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x Wᵀ + b, over the last dimension of x."""
+        """x Wᵀ + b, over the last dimension of x: … inputs → … outputs.
+
+        The kernel is chosen when a number of rows occurs for the first time; similar numbers share one choice.
+        """
         num_rows = x.numel() // self.columns
         row_class = min(num_rows.bit_length(), MAX_ROW_CLASS)  # 1 row: 1, 2–3 rows: 2, 4–7 rows: 3, …
         product = self.by_row_class[row_class]
@@ -144,7 +154,8 @@ class FastestProduct:
     def _choose(self, x: Tensor, row_class: int) -> Product:
         """Return the product with the fastest kernel for as many rows as x has: by a stored choice, or measured with x.
 
-        `row_class` is the class of these numbers of rows: 1, 2–3, 4–7, …
+        `row_class` is the class of row counts that this one belongs to: k for 2^{k−1} to 2^k − 1 rows, the last one
+        also for more.
         """
         kernels = KERNELS[self.precision]
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
@@ -154,7 +165,8 @@ class FastestProduct:
             packed = {name: product for name in kernels if (product := self._pack(name)) is not None}
             if not packed:
                 return plain(self.weight, self.bias)
-            name = choices.add(shape, fastest(packed, x))
+            margin = FLOAT32_MARGIN if self.precision == "int8" else TIME_TOLERANCE
+            name = choices.add(shape, fastest(packed, x, margin))
         return self._pack(name, keep=True) or plain(self.weight, self.bias)
 
     def _pack(self, name: str, keep: bool = False) -> Product | None:
@@ -165,7 +177,7 @@ class FastestProduct:
         if name not in self.packed:
             try:
                 product = KERNELS[self.precision][name](self.weight, self.bias)
-            except (AttributeError, RuntimeError):  # private operators, which may disappear
+            except (AttributeError, RuntimeError):  # this torch does not have the private operator, or its library
                 return None
             if not keep:
                 return product
