@@ -95,6 +95,16 @@ def test_mask_is_applied_before_the_softmax() -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 6))
 
 
+@pytest.mark.parametrize("visibility", [None, Full(), Causal()])
+def test_an_additional_mask_hides_keys_whatever_the_visibility(visibility: Full | Causal | None) -> None:
+    """Equal scores: each query returns the mean of the values 1, 2 and 6 that it sees, without the first from 1 on."""
+    layout = SequenceLayout(torch.arange(3)[None])
+    query, value = torch.zeros(1, 1, 3, 1), torch.tensor([1.0, 2.0, 6.0]).view(1, 1, 3, 1)
+    mask = torch.tensor([[[True, True, True], [False, True, True], [False, True, True]]])
+    y = attend(query, query, value, layout, layout, Context(layout), AttentionArgs(visibility, mask=mask))
+    assert y.flatten().tolist() == pytest.approx([1, 2, 4] if isinstance(visibility, Causal) else [3, 4, 4])
+
+
 # ---- all ways agree
 
 

@@ -376,3 +376,18 @@ def test_source_of_11000_tokens(system: str, settings: dict[str, int]) -> None:
 def test_invalid_settings_are_refused(spec: LocalAttention | CompressedAttention, message: str) -> None:
     with pytest.raises(UserError, match=message):
         spec.build(WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("stride", "labels"),
+    [(1, ["(zero)", *"abcde"]), (2, ["(zero)", "ab", "cd"]), (5, ["(zero)", "abcde"]), (6, ["(zero)"])],
+)
+def test_each_recorded_key_has_the_label_of_its_tokens(stride: int, labels: list[str]) -> None:
+    """There is a key of zeros, and one for every `stride` tokens: 1 + ⌊5 / stride⌋."""
+    mixer = CompressedAttention(HEADS, stride=stride).build(WIDTH).double()
+    recorder: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        whole(mixer, sequences(1, 5), recorder)
+    ((weights,),) = recorder.values()
+    assert list(mixer.key_labels("abcde")) == labels
+    assert weights.shape[-1] == len(labels)

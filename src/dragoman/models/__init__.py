@@ -108,7 +108,8 @@ def unallocated_model(spec: ModelSpec) -> Model:
             return None
         return nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
 
-    registration = register_module_parameter_registration_hook(move_to_meta)  # type: ignore[arg-type]  # may return
+    # torch registers what the hook returns, although the annotation of its result is None
+    registration = register_module_parameter_registration_hook(move_to_meta)  # type: ignore[arg-type]
     try:
         return spec.build()
     finally:
@@ -116,15 +117,15 @@ def unallocated_model(spec: ModelSpec) -> Model:
 
 
 def count_parameters(spec: ModelSpec) -> int:
-    """Count the weights of a model; shared ones count once."""
+    """Count the parameters (numbers, not tensors) of a model; those that several modules share count once."""
     return sum(weight.numel() for weight in cached_meta_model(spec).parameters())
 
 
 def count_flops(spec: ModelSpec, source_tokens: int, target_tokens: int) -> int:
-    """Count the FLOPs of a forward pass over one pair with these numbers of tokens, without padding."""
+    """Count the FLOPs of a forward pass over one pair with these numbers of source and target tokens."""
     return cached_meta_model(spec).flops(Workload(tokens=target_tokens, source=source_tokens, width=spec.dim))
 
 
 def training_flops(spec: ModelSpec, source_tokens: int, target_tokens: int) -> int:
-    """Count the FLOPs of a training step over one pair with these numbers of tokens, without padding."""
+    """Count the FLOPs of a forward and backward pass over one pair with these numbers of source and target tokens."""
     return cached_meta_model(spec).training_flops(Workload(tokens=target_tokens, source=source_tokens, width=spec.dim))

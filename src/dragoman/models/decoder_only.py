@@ -85,7 +85,7 @@ class DecoderOnlyModel(Model):
         return None if limit is None else limit - source_lengths
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return the lengths of rows (padded sequences): source + target, because both form one sequence."""
+        """Return for each pair how many tokens its row of a batch has: source and target, which form one sequence."""
         return source + target
 
     def forward_features(
@@ -136,10 +136,10 @@ class DecoderOnlyModel(Model):
         of each source (B).
         """
         batch, width = source.shape
-        max_length = self.supported_length(width + max_length)
+        max_length = self.supported_length(width + max_length)  # of source and target together
         num_positions = max_length + self.positions_after_target  # with one for the mask, if the model predicts masks
         state = self.decoder.init_state(batch, num_positions, like=self.target_embedding.weight)
-        if width:
+        if width:  # 0: there is no source
             context = Context(SequenceLayout.padded(width, lengths), prefix_lengths=lengths)
             state = self.decoder(self.embed_source(source), context, state).state
         if beam > 1:
@@ -149,11 +149,14 @@ class DecoderOnlyModel(Model):
         return DecodingStart(memory=None, state=state, tokens=tokens, positions=positions, max_length=max_length)
 
     def embed_source(self, source: Tensor) -> Tensor:
-        """Embed the tokens of a source, B S → B S D: here like those of a target."""
+        """Embed the tokens of a source, ids B S → B S D: here like those of a target."""
         return self.target_embedding(source)
 
     def supported_length(self, max_length: int) -> int:
-        """Return `max_length`, or the number of tokens for which the model has positions, if that is smaller."""
+        """Return `max_length`, or the number of tokens for which the model has positions, if that is smaller.
+
+        Positions that it needs after the last token (`positions_after_target`) are left out.
+        """
         limit = position_limit(self.decoder)
         return max_length if limit is None else min(max_length, limit - self.positions_after_target)
 
@@ -174,6 +177,6 @@ def join(source: Tensor, source_lengths: Tensor, target: Tensor) -> tuple[Tensor
 
 
 def select_positions(result: MixerOutput, positions: Tensor) -> MixerOutput:
-    """Return a result whose output, B S D, is restricted to T positions (B T) of each row: B T D."""
+    """Return a decoder's result whose output, B S D, is restricted to T `positions` (B T) of each row: B T D."""
     x = result.output
     return result.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))

@@ -143,26 +143,26 @@ class EncoderDecoderModel(Model):
 
     @property
     def memory_layers(self) -> list[Mixer]:
-        """Layers of decoder and output layer that attend to the source: those that override `project_memory`."""
+        """Layers of decoder and output layer that read the encoder's output: those that override `project_memory`."""
         modules = (*self.decoder.modules(), *self.output.modules())
         layers = [part for part in modules if isinstance(part, Mixer)]
         return [layer for layer in layers if type(layer).project_memory is not Mixer.project_memory]
 
     @property
     def memory_paths(self) -> list[str]:
-        """Names in the model of the layers of decoder and output layer that attend to the source."""
+        """Names in the model of the layers that read the encoder's output, such as "decoder.layers.0.1"."""
         return [layer.path for layer in self.memory_layers]
 
     @property
     def max_source_length(self) -> int | None:
-        """Largest number of source tokens or frames: the encoder's positions, times tokens per position.
+        """Largest number of source tokens or frames: the encoder's positions, times tokens or frames per position.
 
-        None if it is unlimited.
+        None if it is unlimited. One position is reserved for feature symbols in front of the source, if there are any.
         """
         limit = position_limit(self.encoder)
         if limit is None:
             return None
-        num_reserved = 0 if self.feature_marking is None else 1  # position 0 is that of feature symbols
+        num_reserved = 0 if self.feature_marking is None else 1  # position 0
         return limit * self.source_embedding.stride - num_reserved
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
@@ -181,7 +181,8 @@ class EncoderDecoderModel(Model):
         if self.source_extension is not None:
             x, encoded_layout = self.source_extension(x, encoded_layout)
         encoded = self.encoder(x, Context(encoded_layout, recorder=recorder))
-        copied_tokens = self.output.copied_tokens(source, layout, encoded.output.shape[1])
+        # B S: target token as which each source token can be copied; None: this model does not copy
+        copied_tokens = self.output.copied_tokens(source, layout, width=encoded.output.shape[1])
         return Memory(
             states=encoded.output,
             layout=replace(encoded_layout, position_ids=None),  # which only position encodings of the encoder use
@@ -216,7 +217,8 @@ class EncoderDecoderModel(Model):
         once. All are padded.
         """
         memory = self.encode(source, SequenceLayout.padded(source.shape[1], source_lengths)).select_rows(source_rows)
-        return self._decode_features(target, Context(SequenceLayout.padded(target.shape[1], target_lengths), memory))
+        target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
+        return self._decode_features(target, Context(target_layout, memory))
 
     def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
         """Run the decoder on targets (ids B T); return the input of the output layer, B T D, and auxiliary losses.

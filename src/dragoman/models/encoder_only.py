@@ -101,9 +101,9 @@ class ReplacedTokens(ModelSpec):
         return ReplacedTokensModel(self)
 
     def with_labels(self, num_labels: int, of_sequence: bool = False) -> EncoderOnly:
-        """Return the spec of a tagger with the discriminator's encoder, or with `of_sequence` of a classifier.
+        """Return the spec of a tagger with the discriminator's encoder and a new output layer for `num_labels` labels.
 
-        Its new output layer has `num_labels` labels.
+        With `of_sequence`, that of a classifier, whose labels are those of whole sequences.
         """
         return self.discriminator.with_labels(num_labels, of_sequence)
 
@@ -120,16 +120,16 @@ class EncoderModel(Model):
 
     @property
     def output_stack(self) -> StackMixer:
-        """The stack of layers of the main encoder."""
+        """The stack of layers below the output layer: that of the encoder that labels the source."""
         return self.main_encoder.encoder
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
-        """The embedding tables of source and target; the latter is None, because there is no target."""
+        """Embedding tables of source and target tokens; the latter is None, because there is no target."""
         return self.main_encoder.source_embedding, None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return the lengths of rows (padded sequences): those of the source, because there is no target."""
+        """Return for each pair how many tokens its row of a batch has: those of the source, as no target is read."""
         return source
 
     def forward_features(
@@ -149,7 +149,7 @@ class EncoderModel(Model):
         """
         model = self.main_encoder
         x = model.source_embedding(source)
-        if model.types is not None:
+        if model.types is not None:  # the embedding of token types, if the model has one
             x = x + model.types(torch.zeros_like(source) if token_types is None else token_types)
         return model.encoder(x, Context(source_layout, recorder=recorder))
 
@@ -192,7 +192,7 @@ class EncoderOnlyModel(EncoderModel):
         elif spec.num_labels:
             self.usage = CLASSIFY if spec.one_label_per_sequence else TAG
         outputs = spec.vocab_size if spec.num_labels is None else spec.num_labels
-        self.vocab_size = outputs or spec.dim  # width of the output
+        self.vocab_size = outputs or spec.dim  # width of the output: tokens, labels or hidden states
         self.encoder = spec.encoder.build(spec.dim)
         if source_embedding is None:
             source_embedding = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
@@ -226,7 +226,7 @@ class Pooler(nn.Module):
     """W tanh(W' h_1), h_1 being the state of the first token: BERT's classifier of whole sequences."""
 
     def __init__(self, dim: int, labels: int) -> None:
-        """Create W' as `dense` (dim → dim) and W as `output` (dim → labels)."""
+        """Create the matrices of W tanh(W' h): W' as `dense` (dim → dim) and W as `output` (dim → labels)."""
         super().__init__()
         self.dense = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, labels)
@@ -242,7 +242,10 @@ class ReplacedTokensModel(EncoderModel):
     usage = FILL
 
     def __init__(self, spec: ReplacedTokens) -> None:
-        """Build both encoders; the generator shares the discriminator's embeddings if the spec says so."""
+        """Build both encoders; the generator shares the discriminator's embeddings if the spec says so.
+
+        The output layer is that of the discriminator, which tells for each token whether it was replaced.
+        """
         super().__init__()
         self.spec: ReplacedTokens = spec
         self.vocab_size = 1  # the output is one logit per token: whether it was replaced
@@ -255,7 +258,7 @@ class ReplacedTokensModel(EncoderModel):
                 f"{discriminator_width}: set the width of both embeddings, or shared_embeddings to false"
             )
         table = self.discriminator.source_embedding if spec.shared_embeddings else None
-        self.generator = EncoderOnlyModel(spec.generator, table)
+        self.generator = EncoderOnlyModel(spec.generator, source_embedding=table)
         if spec.shared_embeddings:
             self._share_positions()
         self.output = self.discriminator.output
@@ -286,4 +289,4 @@ class ReplacedTokensModel(EncoderModel):
     def training_flops(self, work: Workload) -> int:
         """FLOPs of a training step over `work.source` tokens: forward and backward pass of both encoders."""
         generator_flops = self.generator.flops(replace(work, width=self.spec.generator.dim))
-        return 3 * (self.flops(work) + generator_flops)  # a backward pass costs two forward passes
+        return 3 * (self.flops(work) + generator_flops)  # one forward pass, and a backward pass that costs two

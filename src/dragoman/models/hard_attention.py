@@ -35,7 +35,10 @@ class HardAttentionModel(EncoderDecoderModel):
     spec: HardAttention
 
     def build_output(self) -> LogProbabilityOutput:
-        """Create the layer `alignment`, which computes log-probabilities, and an output layer that returns them."""
+        """Create the layer `alignment`, which computes log-probabilities of tokens from the decoder's states.
+
+        So the output layer, which is returned, returns its input.
+        """
         spec = self.spec
         tied = self.target_embedding if spec.tied_embeddings else None
         self.alignment = spec.alignment.build_layer(
@@ -45,13 +48,13 @@ class HardAttentionModel(EncoderDecoderModel):
 
     @property
     def memory_layers(self) -> list[Mixer]:
-        """Layers that read the encoder's output: those of the decoder, and the alignment."""
+        """Layers that read the encoder's output: those of the decoder, if any, and the alignment."""
         return [*super().memory_layers, self.alignment]
 
     def _decode_features(self, target: Tensor, context: Context) -> MixerOutput:
-        """Return log p of the next tokens, B T V, and auxiliary losses, for targets (ids B T) of an encoded source.
+        """Return the input of the output layer, here log p of the next tokens, B T V, and auxiliary losses.
 
-        The context holds positions and lengths of the targets, and the source.
+        The context holds positions and lengths of the targets (ids B T), and the encoded source.
         """
         decoded = super()._decode_features(target, context)
         log_p, _ = self.alignment.log_probabilities(decoded.output, target, context)
@@ -65,9 +68,11 @@ class HardAttentionModel(EncoderDecoderModel):
         target: Tensor,
         target_layout: SequenceLayout,
     ) -> Tensor:
-        """Return log p of the next tokens, B T V, if the decoder's outputs were `states`, B T D.
+        """Return the input of the output layer if `states` (B T D) were the output of the decoder's last layer.
 
-        Source (B S) and target (B T) are token ids, with positions and lengths in their layouts.
+        So the states of lower layers can be read as predictions (a logit lens). In this model, that input is log p of
+        the next tokens already, B T V. Source (B S) and target (B T) are token ids, with positions and lengths in their
+        layouts.
         """
         context = Context(target_layout, self.encode(source, source_layout))
         log_p, _ = self.alignment.log_probabilities(states, target, context)
@@ -99,7 +104,7 @@ class HardAttentionModel(EncoderDecoderModel):
         decoded = self.decoder(self.target_embedding(target), context, decoder_state)
         log_p, alignment_state = self.alignment.log_probabilities(decoded.output, target, context, alignment_state)
         new_state = None if state is None else {"decoder": decoded.state, "alignment": alignment_state}
-        return self.output(log_p), new_state
+        return self.output(log_p), new_state  # the output layer returns its input
 
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
@@ -128,7 +133,10 @@ class HardAttentionModel(EncoderDecoderModel):
         return state | {"decoder": decoder_state}, max_length
 
     def copy_recurrent_state(self, state: State) -> State:
-        """Return the state with copies of the tensors that a call overwrites; the alignment's are never overwritten."""
+        """Return the state with copies of the tensors that reading further tokens overwrites, such as recurrent states.
+
+        Those of the alignment are never overwritten.
+        """
         return state | {"decoder": super().copy_recurrent_state(state["decoder"])}
 
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:

@@ -54,9 +54,9 @@ class MaskedDecoderModel(DecoderOnlyModel):
     positions_after_target = 1
 
     def __init__(self, spec: MaskedDecoder) -> None:
-        """Build the decoder and the embeddings of the segments (`types`)."""
+        """Build the decoder and the embeddings of the segments (`types`), such as source and target."""
         super().__init__(spec)
-        self.mask = spec.mask
+        self.mask = spec.mask  # id of the mask token
         self.types = nn.Embedding(spec.token_types, self.target_embedding.width)
         nn.init.normal_(self.types.weight, std=0.02)
 
@@ -93,6 +93,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
         """
         first_type = token_types[:, 0]
         lengths = layout.lengths if layout.lengths is not None else torch.full_like(first_type, tokens.shape[1])
+        # a prefix is visible from all positions: the whole row if the mask is bidirectional, otherwise the source
         num_source_tokens = (token_types == SOURCE_SEGMENT).sum(1)  # 0 in left-to-right rows
         prefix_lengths = torch.where(first_type <= SECOND_SEGMENT, lengths, num_source_tokens)
         prefix_lengths = torch.where(first_type == RIGHT_TO_LEFT, -1, prefix_lengths)  # −1 stands for that mask
@@ -102,7 +103,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
     def forward_masked_target(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
     ) -> MixerOutput:
-        """Read sources (ids B S) and targets (ids B T) with masked tokens as one sequence each.
+        """Read each source (ids B S) and its target (ids B T), in which some tokens are masks, as one sequence.
 
         Returns the input of the output layer at the target positions, B T D. Sources and targets are padded.
         """
@@ -135,7 +136,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
         columns = torch.arange(width, device=tokens.device).expand(len(tokens), -1)  # B S+T
         types = torch.where(columns < source_lengths[:, None], SOURCE_SEGMENT, TARGET_SEGMENT)
         types = torch.cat((types, torch.full_like(target, TARGET_SEGMENT)), 1)  # B S+2T, with the masks
-        positions = torch.cat((columns, target_positions + 1), 1)  # B S+2T
+        positions = torch.cat((columns, target_positions + 1), 1)  # B S+2T; a mask stands for the next token
         limit = position_limit(self.decoder)
         if limit is not None:
             positions = positions.clamp(max=limit - 1)  # beyond the limit there is only padding
@@ -148,19 +149,19 @@ class MaskedDecoderModel(DecoderOnlyModel):
             recorder=recorded,
         )
         features = self.decoder(self.embed(torch.cat((tokens, masks), 1), types), context)
-        for path, weights in (recorded or {}).items():
+        for path, weights in (recorded or {}).items():  # B H S+2T S+2T, of which those of the masks are left out
             assert recorder is not None
             recorder.setdefault(path, []).extend(each[..., :width, :width] for each in weights)
         return features.with_output(features.output[:, width:])
 
     def embed_source(self, source: Tensor) -> Tensor:
-        """Embed the tokens of a source and their segment: B S → B S D."""
+        """Embed the tokens of a source (ids B S) and their segment: B S D."""
         return self.embed(source, SOURCE_SEGMENT)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return the state of `rows` hypotheses for up to `max_length` positions, and the supported number of them.
+        """Return a copy of the state of `rows` hypotheses for up to `max_length` tokens, and the supported number.
 
-        There is one more position, for the mask after the last token.
+        The state has one more position, for the mask after the last token.
         """
         max_length = self.supported_length(max_length)
         larger_state, _ = super().grow_state(state, rows, max_length + self.positions_after_target)
@@ -203,8 +204,9 @@ class MaskedDecoderModel(DecoderOnlyModel):
             batch, beam, _ = ancestors.shape
             ancestors = pad(ancestors, (0, 1))
             own_row = torch.arange(beam, device=tokens.device)[None, :, None].expand(batch, -1, 1)
-            ancestors = ancestors.scatter(2, positions.view(batch, beam, 1), own_row)
+            ancestors = ancestors.scatter(2, positions.view(batch, beam, 1), own_row)  # each row writes this token
         max_length = context.layout.max_length
+        # one more position, for a mask after the last token
         layout = SequenceLayout(positions, max_length=None if max_length is None else max_length + 1)
         step = replace(context, layout=layout, ancestors=ancestors, recorder=None if is_mask else context.recorder)
         return self.decoder(self.embed(tokens, TARGET_SEGMENT), step, state)
@@ -221,9 +223,9 @@ class MaskPredictor(Model):
     can_generate = False
 
     def __init__(self, model: MaskedDecoderModel) -> None:
-        """Use the weights of a model; the list keeps them from being registered a second time."""
+        """Use the weights of a model."""
         super().__init__()
-        self._model = [model]
+        self._model = [model]  # in a list, so that torch does not register its weights a second time
 
     def forward(
         self,

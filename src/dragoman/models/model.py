@@ -47,7 +47,10 @@ class ModelSpec(Spec):
 
     @property
     def vocabulary_sizes(self) -> tuple[int, int]:
-        """Rows of the embedding tables of source and target; a UserError for models whose vocabulary cannot grow."""
+        """Rows of the embedding tables of source and target.
+
+        Only those of encoder–decoders can grow, by tokens for a new language: others, as here, raise a UserError.
+        """
         raise self._growth_error()
 
     def with_vocabulary_sizes(self, source: int, target: int) -> ModelSpec:
@@ -55,7 +58,7 @@ class ModelSpec(Spec):
         raise self._growth_error()
 
     def _growth_error(self) -> UserError:
-        """Return the error of kinds of models to which no language, with its new tokens, can be added."""
+        """Return the error of models that are not encoder–decoders, to which no new language can be added."""
         return UserError(
             "--add-language adds tokens to the vocabulary of an encoder–decoder, but this model has the architecture "
             f"{self.architecture}: leave out --add-language, or start from an encoder–decoder"
@@ -103,7 +106,7 @@ class Model(nn.Module):
 
     @property
     def mask_predictor(self) -> Model | None:
-        """The encoder that predicts masked tokens; None for models that are not trained for it."""
+        """The model that predicts masked tokens of its source; None, as here, if it is not trained for that."""
         return None
 
     @property
@@ -157,7 +160,8 @@ class Model(nn.Module):
         """Return the input of the output layer if `states` (B T D) were the output of the last layer: here `states`.
 
         So the states of lower layers can be read as predictions (a logit lens). Models that compute something between
-        the two override it; they use the ids of source (B S) and target (B T) and their layouts (positions, lengths).
+        layers and output layer override it; they use the ids of source (B S) and target (B T) and their layouts
+        (positions, lengths).
         """
         return states
 
@@ -217,7 +221,7 @@ class Model(nn.Module):
     def copyable_tokens(self, source: Tensor, lengths: Tensor) -> Tensor:
         """Return the ids (N) of the target tokens that the output layer can copy from sources (ids B S, lengths B).
 
-        N is 0 for models that do not copy.
+        Each is returned once; N is 0 for models that do not copy.
         """
         layout = SequenceLayout.padded(source.shape[1], lengths)
         tokens = self.output.copied_tokens(source, layout, width=source.shape[1])  # B S; −1: cannot be copied
@@ -232,7 +236,7 @@ class Model(nn.Module):
 
         The number is `max_length`, or less if the model supports fewer positions.
         """
-        max_length = min(max_length, position_limit(self.decoder) or max_length)
+        max_length = min(max_length, position_limit(self.decoder) or max_length)  # None: no limit
         empty = self.decoder.init_state(rows, max_length, like=next(self.decoder.parameters()))
         return _copy_into(empty, state), max_length
 
@@ -250,7 +254,10 @@ class Model(nn.Module):
         return None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return the lengths of the rows of a batch for pairs of these source and target lengths: the longer ones."""
+        """Return for each pair how many tokens its row of a batch has, which decides how many rows fit into the batch.
+
+        Source and target, of which these are the lengths, here have a row each: the longer one counts.
+        """
         return np.maximum(source, target)
 
     @property
@@ -265,7 +272,7 @@ class Model(nn.Module):
 
     @property
     def memory_paths(self) -> list[str]:
-        """Names in the model of the decoder layers that attend to the source, in order; here none."""
+        """Names in the model of the layers that read the encoder's output, in order; here none."""
         return []
 
     def flops(self, work: Workload) -> int:
@@ -292,7 +299,10 @@ def position_limit(stack: nn.Module) -> int | None:
 
 
 def _copy_recurrent(state: State, state_of_one: State) -> State:
-    """Return a state with copies of the tensors whose rows have the same shape in `state_of_one`, for one position."""
+    """Return a state with copies of the tensors whose rows have the same shape in `state_of_one`, for one position.
+
+    These are recurrent states, whose size does not depend on the positions; other tensors are shared.
+    """
     new_state: State = {}
     for name, value in state.items():
         if isinstance(value, dict):
@@ -304,7 +314,10 @@ def _copy_recurrent(state: State, state_of_one: State) -> State:
 
 
 def _copy_into(larger: State, state: State) -> State:
-    """Copy the tensors of a state into the beginning of those of `larger`, an empty state for more positions."""
+    """Copy the tensors of a state into the beginning of those of `larger`, an empty state for more positions.
+
+    `larger` is changed in place, and returned.
+    """
     for name, value in state.items():
         if isinstance(value, dict):
             larger[name] = _copy_into(larger[name], value)

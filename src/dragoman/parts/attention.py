@@ -80,7 +80,7 @@ class SelfAttentionMixer(Mixer):
         """
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
-        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
+        self.width = head_width(dim, spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim)  # of queries and keys
         self.value_width = spec.value_dim or self.width
         #: widths of queries, keys and values of all heads, side by side in the output of `project`
         self.sizes = [self.heads * self.width, self.kv_heads * self.width, self.kv_heads * self.value_width]
@@ -107,12 +107,13 @@ class SelfAttentionMixer(Mixer):
                 f"rotary_values rotates values like keys, but values are {self.value_width} wide, keys {self.width}: "
                 "do not set value_dim"
             )
-        self.visibility = build_part(spec.visibility, dim, Visibility)
+        self.visibility = build_part(spec.visibility, dim, Visibility)  # attention mask by position, such as causal
         self.visibility_key = repr(spec.visibility)  # equal for layers with the same kind of mask, which share it
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
+        # the attention kernels for packed sequences have no dropout
         self.supports_packing = self.visibility.supports_packing and self.position.supports_packing and not spec.dropout
-        self.dropout, self.scale = spec.dropout, spec.scale or (None if spec.projections else 1.0)
+        self.dropout, self.scale = spec.dropout, spec.scale or (None if spec.projections else 1.0)  # None: 1/√E
         self.rotary_values = spec.rotary_values
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
@@ -124,13 +125,17 @@ class SelfAttentionMixer(Mixer):
         return {name: like.new_zeros(batch, max_length, self.kv_heads, width) for name, width in widths.items()}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """Return the caches unchanged: `context.ancestors` says which row wrote which key, so nothing is copied."""
+        """Return the caches unchanged, although hypothesis r of the beam now continues row `rows[r]`.
+
+        Nothing is copied, because `context.ancestors` says which row has written each key that a hypothesis sees.
+        """
         return state
 
     def attention_args(self, context: Context, num_keys: int) -> AttentionArgs:
         """Collect what the function `attend` needs to know of this layer: mask, positions, scale and dropout.
 
-        Layers with equal `mask_key` share one mask: those with the same kind of mask and number of keys.
+        Layers with equal `mask_key` share one mask: those with the same kind of mask and number of keys. `quantities`
+        are descriptions of intermediate results, needed only if these are recorded, to explain the model.
         """
         stack_position = context.shared_position  # position encoding of the stack, used besides that of the layer
         return AttentionArgs(
@@ -145,9 +150,11 @@ class SelfAttentionMixer(Mixer):
 
     def quantities(self) -> AttentionQuantities:
         """Return names and formulas of query, keys, values and scores, which explain this layer to a user."""
-        is_linear = isinstance(self.project, nn.Linear)
+        formulas = ("x", "x", "x")  # of query, keys and values without projections
+        if isinstance(self.project, nn.Linear):
+            formulas = projection_formulas(query="x", memory="x", bias=self.project.bias is not None)
         return attention_quantities(
-            projection_formulas("x", "x", bias=self.project.bias is not None) if is_linear else ("x", "x", "x"),
+            formulas,
             scale=self.scale,
             is_normalized=not isinstance(self.query_norm, Identity),
             rotates=self.position.rotates,
@@ -158,6 +165,7 @@ class SelfAttentionMixer(Mixer):
         """x, B T D → B T D; with a state, keys and values are first written into its caches, then all are attended to.
 
         G = `kv_heads` is the number of heads of keys and values; `context.layout` holds the positions of the tokens.
+        Only rotary positions rotate queries and keys: otherwise `rotate` returns them unchanged.
         """
         query, key, value = self.project(x).split(self.sizes, dim=-1)
         query, key = (part.unflatten(-1, (-1, self.width)) for part in (query, key))  # B T H E and B T G E
@@ -189,6 +197,7 @@ class SelfAttentionMixer(Mixer):
         (`context.ancestors`, B K S, says which row holds them).
         """
         keys, values, positions = state["key"], state["value"], context.layout.positions
+        # one token per row, on a GPU
         if key.shape[1] == 1 and self.visibility.causal and can_use_triton(query, value, context, args):
             y = kernels.cached_attention_step(
                 query=query[:, :, 0],
@@ -201,20 +210,25 @@ class SelfAttentionMixer(Mixer):
                 scale=args.scale_of(query),
             )  # R H E; writes key and value into the caches
             return y.flatten(1)[:, None]
-        cached = cached_keys(context, keys.shape[1])  # positions and mask of all keys in the caches
+        cached = cached_keys(context, length=keys.shape[1])  # positions and mask of all keys in the caches
         keys.index_put_((cached.rows, positions), key.to(keys.dtype))
         values.index_put_((cached.rows, positions), value.to(values.dtype))
-        batch, beam = cached.queries.positions.shape
+        batch, beam = cached.queries.positions.shape  # without a beam R and T
         if context.ancestors is not None:
             query = query.view(batch, beam, self.heads, self.width).transpose(1, 2)  # B H K E
         # B G K·S E: the keys of all hypotheses of a source, one after another
         keys, values = (cache.view(batch, -1, *cache.shape[2:]).transpose(1, 2) for cache in (keys, values))
         args = args if cached.mask is None else replace(args, mask=cached.mask)
-        y = attend(query, keys, values, cached.queries, cached.keys, context, args)  # B H K E or R H T E
+        y = attend(
+            query, keys, values, query_layout=cached.queries, key_layout=cached.keys, context=context, args=args
+        )  # B H K E or R H T E
         return y.transpose(1, 2).reshape(*key.shape[:2], -1)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: projections, position encodings (once per head), attention of all to all."""
+        """FLOPs for `work.tokens` tokens: projections, attention of all to all, and position encodings once per head.
+
+        These are that of the layer and, if there is one, that of the stack (`work.shared_position`).
+        """
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         encodings = [self.position] if work.shared_position is None else [self.position, work.shared_position]
         per_head_and_token = work.with_tokens(work.tokens * self.heads)
@@ -278,7 +292,7 @@ class CrossAttentionMixer(Mixer):
         """
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
-        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
+        self.width = head_width(dim, spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim)  # of queries and keys
         self.value_width = spec.value_dim or self.width
         self.sizes = [self.kv_heads * self.width, self.kv_heads * self.value_width]  # of all keys, and all values
         self.query = nn.Linear(dim, self.heads * self.width, bias=spec.bias)
@@ -288,8 +302,8 @@ class CrossAttentionMixer(Mixer):
         self.output = nn.Linear(self.heads * self.value_width, dim, bias=output_bias)
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
-        self.supports_packing = not spec.dropout
-        self.dropout, self.scale = spec.dropout, spec.scale
+        self.supports_packing = not spec.dropout  # the attention kernels for packed sequences have no dropout
+        self.dropout, self.scale = spec.dropout, spec.scale  # scale None: 1/√E
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Project the encoder's output (B S D) to keys and values of G = `kv_heads` heads, B G S E each.
@@ -304,6 +318,7 @@ class CrossAttentionMixer(Mixer):
         """Collect what the function `attend` needs to know of this layer.
 
         All cross-attention layers share one mask, which hides the padding of the source, under the `mask_key` "memory".
+        `quantities` are descriptions of intermediate results, needed only if these are recorded.
         """
         return AttentionArgs(
             scale=self.scale,
@@ -318,7 +333,7 @@ class CrossAttentionMixer(Mixer):
 
         In the formulas, x is the input of the layer and h an output of the encoder.
         """
-        projections = projection_formulas("x", "h", bias=self.query.bias is not None)
+        projections = projection_formulas(query="x", memory="h", bias=self.query.bias is not None)
         is_normalized = not isinstance(self.query_norm, Identity)
         return attention_quantities(projections, scale=self.scale, is_normalized=is_normalized)
 
@@ -328,7 +343,7 @@ class CrossAttentionMixer(Mixer):
         The R = B·K rows are reshaped to B, the K hypotheses of a source side by side, so that they share its keys.
         """
         memory = context.encoded_source
-        projections = self.memory_projections(memory)
+        projections = self.memory_projections(memory)  # keys and values, which a search computes only once
         folded = fold_beams(x, memory)  # B K·T D
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
         key, value = projections["key"], projections["value"]  # B G S E

@@ -53,23 +53,25 @@ class AttentionArgs:
 
     @property
     def sees_all(self) -> bool:
-        """Whether every query sees every key, apart from padding."""
+        """Whether every query sees every key, apart from padding and the borders of packed sequences."""
         return (self.visibility is None or self.visibility.full) and self.mask is None
 
     @property
     def is_causal(self) -> bool:
-        """Whether position i sees exactly the positions j ≤ i."""
-        return self.visibility is not None and self.visibility.causal
+        """Whether position i sees exactly the positions j ≤ i, apart from padding and packed sequences' borders."""
+        return self.visibility is not None and self.visibility.causal and self.mask is None
 
     @property
     def is_plain(self) -> bool:
         """Whether it is softmax(QKᵀ) V without bias and dropout, with a full or causal mask."""
-        is_full_or_causal = self.visibility is None or self.visibility.full or self.visibility.causal
         has_bias = any(position.has_score_bias for position in self.positions)
-        return is_full_or_causal and not self.dropout and not has_bias
+        return (self.sees_all or self.is_causal) and not self.dropout and not has_bias
 
     def needs_weights(self, context: Context) -> bool:
-        """Whether the attention weights must be computed explicitly: to record them, or for a score or value bias."""
+        """Whether attention weights must be computed explicitly, which fused kernels do not return.
+
+        They must be to record them, for scores other than dot products, and for positions that are added to values.
+        """
         if context.recorder is not None or self.score is not None:
             return True
         return any(position.has_value_bias for position in self.positions)
@@ -101,10 +103,10 @@ def attend(
     """
     if args.needs_weights(context):
         return explicit_attention(query, key, value, query_layout, key_layout, context, args)
-    if key_layout.cu_seqlens is not None and query.is_cuda:
+    if key_layout.cu_seqlens is not None and query.is_cuda:  # one row with packed sequences
         if torch.compiler.is_compiling():
             return packed_attention(
-                query, key, value, query_layout, key_layout, context.masks or AttentionMasks(), args
+                query, key, value, query_layout, key_layout, masks=context.masks or AttentionMasks(), args=args
             )
         if args.is_plain:
             return varlen_attention(
@@ -115,11 +117,12 @@ def attend(
     bias = _score_bias(query, query_layout, key_layout, args)  # of position encodings
     shares_heads = key.shape[1] != query.shape[1]  # grouped-query attention
     if query_layout is key_layout and query_layout.segment_ids is None and bias is None and args.is_causal:
-        # Padding is on the right, where the causal mask hides it.
+        # Queries and keys are the same tokens. Padding is on the right, where the causal mask hides it.
         return F.scaled_dot_product_attention(
             query, key, value, dropout_p=args.dropout, is_causal=True, scale=args.scale, enable_gqa=shares_heads
         )
     mask = bias
+    # in inference, several layers can add the same mask to their scores
     shares_mask = args.mask_key is not None and key_layout.segment_ids is None and not torch.is_grad_enabled()
     if bias is None and shares_mask:
         mask = additive_mask(query_layout, key_layout, context, args, query)
@@ -194,17 +197,19 @@ def explicit_attention(
     """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements.
 
     Query B H T E, key and value B G S E, with G heads that H/G query heads share → B H T E. The layouts hold the
-    positions and lengths of their tokens, `args` the settings of the layer: score, biases, mask, dropout.
+    lengths and positions of their tokens, and the `encoded_positions`, which only position encodings see. `args` holds
+    the settings of the layer: score, biases, mask, dropout. `context.record` keeps the weights for the recorder of the
+    call, if it has one, and `context.trace` keeps all intermediate results, if this recorder is a `Trace`.
     """
-    bias = _score_bias(query, query_layout, key_layout, args)
-    visible = _visible(query_layout, key_layout, context, args)  # B T S
+    bias = _score_bias(query, query_layout, key_layout, args)  # of position encodings
+    visible = _visible(query_layout, key_layout, context, args)  # B T S: the whole mask; None: all keys are visible
     query_heads_per_key_head = query.shape[1] // key.shape[1]  # more than 1 in grouped-query attention
     if query_heads_per_key_head > 1:
         key = key.repeat_interleave(query_heads_per_key_head, 1)
         value = value.repeat_interleave(query_heads_per_key_head, 1)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
     if context.is_traced:
-        descriptions = args.quantities or (QUERY, KEY, VALUE, SCORES)
+        descriptions = args.quantities or (QUERY, KEY, VALUE, SCORES)  # names and formulas
         for description, tensor in zip(descriptions, (query, key, value, scores)):
             context.trace(args.path, description, tensor)
     if bias is not None:
@@ -215,13 +220,14 @@ def explicit_attention(
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     if visible is not None and (args.visibility is not None or key_layout.segment_ids is not None):
-        # As in the fused kernels, padding that sees no key gets 0.
+        # If the layer's own mask (`visibility`, such as a window) or the borders of packed sequences leave padding
+        # without any key, its softmax is NaN: it gets 0, as in the fused kernels. Source padding always leaves a key.
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     context.record(args.path, weights)
     context.trace(args.path, WEIGHTS, weights)
     weights = F.dropout(weights, args.dropout)  # which is 0 outside of training
     y = weights @ value
-    for position in args.positions:
+    for position in args.positions:  # encodings that add vectors to the values, such as those of Shaw et al. (2018)
         value_bias = position.value_bias(weights, query_layout.encoded_positions, key_layout.encoded_positions)
         y = y if value_bias is None else y + value_bias
     context.trace(args.path, HEAD_OUTPUT, y)
@@ -233,7 +239,8 @@ def _score_bias(
 ) -> Tensor | None:
     """Sum the score biases of all position encodings (such as ALiBi), broadcastable to B H T S; None if there are none.
 
-    The query is B H T E; the layouts hold the positions of queries and keys.
+    The query, B H T E, is for relative positions, whose bias is a dot product with it. The layouts hold the positions
+    of queries and keys.
     """
     total: Tensor | None = None
     for position in args.positions:
@@ -285,33 +292,38 @@ def _visible(
 
 
 def cached_keys(context: Context, length: int) -> CachedKeys:
-    """Return the positions of the keys in key–value caches for `length` tokens, and the mask of a decoding step.
+    """Return the positions of the keys in key–value caches, and the mask of a decoding step.
 
-    In beam search, `ancestors` (B K S) says which hypothesis wrote the key at each position. The keys of all K
-    hypotheses of a source are attended to, each hypothesis seeing those of its ancestors: nothing is copied when a
-    hypothesis continues another one. The first layer of a step stores the result in `context.masks` for the others.
+    `length` (S) is the number of tokens for which the caches are allocated. In beam search, `ancestors` (B K S) says
+    which hypothesis wrote the key at each position. The keys of all K hypotheses of a source are attended to, each
+    hypothesis seeing those of its ancestors: nothing is copied when a hypothesis continues another one. The first layer
+    of a step stores the result in `context.masks`, for all layers whose caches have this length.
     """
-    computed = {} if context.masks is None else context.masks.cached_keys  # by length
+    computed = {} if context.masks is None else context.masks.cached_keys
     key = length_key(length)  # not `length`: while a model is exported, it is a symbol without a hash
     if key not in computed:
-        positions, ancestors = context.layout.positions, context.ancestors
+        positions, ancestors = context.layout.positions, context.ancestors  # of the new tokens, R T
         device = positions.device
-        rows = torch.arange(positions.shape[0], device=device)[:, None]  # B·K 1, to write into the caches
+        rows = torch.arange(positions.shape[0], device=device)[:, None]  # R 1, to write into the caches; R = B·K
         if ancestors is None:
-            keys = SequenceLayout(torch.arange(length, device=device).expand(positions.shape[0], -1))
-            cached = CachedKeys(rows, context.layout, keys)
+            keys = SequenceLayout(torch.arange(length, device=device).expand(positions.shape[0], -1))  # R S
+            cached = CachedKeys(rows=rows, queries=context.layout, keys=keys)
         else:
             batch, beam, _ = ancestors.shape
             keys = SequenceLayout(torch.arange(length, device=device).repeat(beam).expand(batch, -1))  # B K·S
             hypothesis = torch.arange(beam, device=device)[:, None]
             mask = (ancestors[:, :, None] == hypothesis).flatten(2)  # B K K·S
-            cached = CachedKeys(rows, SequenceLayout(positions.view(batch, beam)), keys, mask)
+            queries = SequenceLayout(positions.view(batch, beam))  # one new token of each hypothesis
+            cached = CachedKeys(rows=rows, queries=queries, keys=keys, mask=mask)
         computed[key] = cached
     return computed[key]
 
 
 def length_key(length: int) -> Hashable:
-    """Return a number of tokens as the key of a dict; while a model is exported, it is a symbol without a hash."""
+    """Return a number of tokens as a key of a dict: as text while a model is exported, when it is an unhashable symbol.
+
+    torch.export replaces sizes that may vary by symbols.
+    """
     return length if type(length) is int else str(length)
 
 

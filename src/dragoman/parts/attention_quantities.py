@@ -87,7 +87,7 @@ def attention_quantities(
 def projection_formulas(query: str, memory: str, bias: bool) -> tuple[str, str, str]:
     """Return the formulas of query, key and value, such as W_Q x + b_Q; without `bias` W_Q x.
 
-    `query` is the name of the vector from which the query is computed, `memory` that of key and value.
+    `query` is the symbol of the vector from which the query is computed, such as "x", `memory` that of key and value.
     """
 
     def projection(name: str, vector: str) -> str:
@@ -105,5 +105,8 @@ def score_formula(scale: float | None) -> str:
 
 
 def term_quantity(scores: Quantity) -> Quantity:
-    """Describe the elementwise products q ⊙ k whose sums are the given scores: their formula with ⊙ in place of "·"."""
+    """Describe the elementwise products q ⊙ k whose sums are attention scores, for a user who looks at the terms.
+
+    `scores` is the description of these scores; in the formula of their terms, "·" becomes "⊙".
+    """
     return replace(TERMS, formula=scores.formula.replace("·", " ⊙ "))

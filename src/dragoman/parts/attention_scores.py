@@ -33,7 +33,7 @@ class Score(nn.Module):
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
         """Return the A terms whose sum is the score of one query (D) and each of S prepared keys (S A): S A.
 
-        An explanation of the attention shows them.
+        They explain the attention to a user. Of a dot product they are the products of the elements (A = D).
         """
         return query * prepared
 
@@ -47,7 +47,7 @@ class Dot(Spec):
     """score(q, k) = q·k."""
 
     def build(self, dim: int) -> Score:
-        """Create the score for queries and keys of width `dim`."""
+        """Create the dot product; it has no weights, so that the width `dim` is not needed."""
         return Score()
 
 
@@ -56,7 +56,7 @@ class ScaledDot(Spec):
     """score(q, k) = q·k / √d (Vaswani et al. 2017, §3.2.1)."""
 
     def build(self, dim: int) -> ScaledDotScore:
-        """Create the score for queries and keys of width `dim`."""
+        """Create the scaled dot product; it has no weights, so that the width `dim` is not needed."""
         return ScaledDotScore()
 
 
@@ -64,11 +64,14 @@ class ScaledDotScore(Score):
     formula = "s·h / √d"
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return the scaled products of the elements of one query (D) and the keys: S D → S D."""
+        """Return the products of the elements of one query (D) and each of S keys (S D), divided by √D: S D.
+
+        Their sum is the score of the key.
+        """
         return super().terms(query, prepared) / math.sqrt(query.shape[-1])
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Dot products of queries, … T D, and keys, … S D, divided by √D: … T S."""
+        """Dot products of queries, B … T D, and keys, B … S D, divided by √D: scores B … T S."""
         return super().forward(query, prepared) / math.sqrt(query.shape[-1])
 
 
@@ -94,7 +97,7 @@ class GeneralScore(Score):
         return self.key(key)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: W k for each of `work.source` source tokens, and a dot product for each pair of target and source."""
+        """FLOPs: W k for each of `work.source` source tokens, a dot product for each target–source pair of tokens."""
         per_source_token = work.with_tokens(work.source)
         return module_flops(self.key, per_source_token) + super().flops(work)
 
@@ -130,7 +133,7 @@ class AdditiveScore(Score):
         return self.value(inner).squeeze(-1)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return v_a tanh(W q + U k)_a of one query (D) and S prepared keys U k, S A: S A."""
+        """Return the A terms v_a tanh(W q + U k)_a of the score of one query q (D) and S keys; U k is S A: S A."""
         return self.value.weight[0] * torch.tanh(self.query(query) + prepared)
 
     def flops(self, work: Workload) -> int:
@@ -166,7 +169,7 @@ class TanhProductScore(AdditiveScore):
         return weighted_query @ prepared.transpose(-1, -2)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return v_a tanh(W q)_a tanh(U k)_a of one query (D) and S prepared keys tanh(U k), S A: S A."""
+        """Return the A terms v_a tanh(W q)_a tanh(U k)_a of one query q (D) and S keys; tanh(U k) is S A: S A."""
         return self.value.weight[0] * torch.tanh(self.query(query)) * prepared
 
     def flops(self, work: Workload) -> int:
@@ -199,7 +202,7 @@ class ConcatScore(Score):
 
     def prepare(self, key: Tensor) -> Tensor:
         """Multiply the keys by the second half of W (`both`), once per source: B S D → B S A, A = `inner_dim`."""
-        return key @ self.both.weight[:, key.shape[-1] :].T
+        return key @ self.both.weight[:, key.shape[-1] :].T  # the first D columns of W are for the query
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         """v·tanh(W [q; k]): queries B … T D, keys multiplied by their half of W, B … S A → scores B … T S."""
@@ -207,7 +210,10 @@ class ConcatScore(Score):
         return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
 
     def terms(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Return v_a tanh(W [q; k])_a of one query (D) and S keys multiplied by their half of W, S A: S A."""
+        """Return the A terms v_a tanh(W [q; k])_a of one query (D) and S keys, multiplied by their half of W, S A: S A.
+
+        Their sum is the score of the key.
+        """
         projected = query @ self.both.weight[:, : query.shape[-1]].T  # A
         return self.value.weight[0] * torch.tanh(projected + prepared)
 

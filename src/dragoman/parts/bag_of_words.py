@@ -38,7 +38,10 @@ class BagOfWordsMixer(Mixer):
     supports_packing = False
 
     def __init__(self, spec: BagOfWords, dim: int) -> None:
-        """`layers` are the matrices W_k with their biases; dropout is applied to the input of each."""
+        """Create the layers z_k = f(W_k z_{k−1} + b_k) above the mean or sum z_0 of the word vectors, of width `dim`.
+
+        Dropout is applied to the input of each.
+        """
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(spec.layers))
         self.averages = spec.pooling == "mean"
@@ -51,6 +54,7 @@ class BagOfWordsMixer(Mixer):
         if token_mask is None:
             return x.mean(1) if self.averages else x.sum(1)
         total = (x * token_mask[..., None]).sum(1)
+        # clamp: a row without tokens gets zeros
         return total / token_mask.sum(1, keepdim=True).clamp(min=1) if self.averages else total
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:

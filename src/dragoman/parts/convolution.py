@@ -30,7 +30,8 @@ class Convolution(nn.Module):
     def __init__(self, linear: nn.Module, width: int, kernel: int, dilation: int, causal: bool) -> None:
         """`linear` maps the `kernel` concatenated inputs of a window, each `width` wide, to one output.
 
-        `before` and `after` are the numbers of positions that a window extends to the left and right of its output.
+        `dilation` is the distance between neighbouring inputs of a window, which extends `before` positions to the left
+        of its output and `after` positions to the right: none if `causal`.
         """
         super().__init__()
         self.linear, self.width = linear, width
@@ -44,7 +45,7 @@ class Convolution(nn.Module):
 
         It has dtype and device of `like`.
         """
-        if self.after:
+        if self.after:  # not causal: later inputs are needed
             raise UserError(
                 "a decoder generates token by token, which only causal convolutions can do: set causal to true in its "
                 "convolutions"
@@ -60,7 +61,7 @@ class Convolution(nn.Module):
         count = x.shape[1]
         if state is not None:
             x = torch.cat((state["last_inputs"], x), 1)  # B before+T D
-            state = {"last_inputs": state["last_inputs"].copy_(self.last_inputs(x, layout))}
+            state = {"last_inputs": state["last_inputs"].copy_(self.last_inputs(x, layout))}  # for the next call
         else:
             if self.after and layout.token_mask is not None:  # causal ones never reach padding, which is on the right
                 x = x.masked_fill(~layout.token_mask[..., None], 0.0)
@@ -76,6 +77,7 @@ class Convolution(nn.Module):
         """
         if layout.token_mask is None:
             return x[:, x.shape[1] - self.before :]
+        # in x, the new tokens of a row end at column before + number of tokens
         index = layout.token_mask.sum(1, keepdim=True) + torch.arange(self.before, device=x.device)  # B before
         return x.gather(1, index[..., None].expand(-1, -1, self.width))
 
@@ -128,7 +130,8 @@ class GatedConvolutionMixer(Mixer):
     def __init__(self, spec: GatedConvolution, dim: int) -> None:
         """Create the convolution from `kernel` vectors of width `dim` to 2 · dim numbers, values and gates.
 
-        Its weights are normalized: g · v / ‖v‖, with g = 2√p at first, p being 1 − dropout.
+        Its weights are normalized: g · v / ‖v‖, with g = 2√p at first, p being 1 − dropout. The factor is 2
+        because a gate divides the variance by four (Gehring et al. 2017, §3.5).
         """
         super().__init__()
         linear = WeightNormLinear(spec.kernel * dim, 2 * dim, gain=2 * math.sqrt(1 - spec.dropout))  # ‖w‖ = 2√p
@@ -165,7 +168,10 @@ class MultiStepAttentionMixer(Mixer):
     supports_packing = False
 
     def __init__(self, dim: int) -> None:
-        """The queries of the attention are W h + b plus the decoder's embeddings; `query` computes W h + b."""
+        """The queries of the attention are W x + b plus the decoder's embeddings; `query` computes W x + b.
+
+        x is the input of the layer, `dim` wide.
+        """
         super().__init__()
         self.query = WeightNormLinear(dim, dim, gain=1.0)
 
@@ -182,21 +188,22 @@ class MultiStepAttentionMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Attend from W x + b + decoder embeddings to the encoder's outputs: x, R T D → R T D.
 
-        R = B·K rows are K hypotheses of each of B sources. The state, if any, is returned unchanged.
+        R = B·K rows are K hypotheses of each of B sources, which `fold_beams` puts side by side: they share its keys.
+        The state, if any, is returned unchanged.
         """
         memory = context.encoded_source
         decoder_embeddings = context.stack_inputs  # R T D
         query = fold_beams(self.query(x) + decoder_embeddings, memory)[:, None]  # B 1 K·T D
         key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
         args = AttentionArgs(scale=self.scale, path=self.path)
-        if context.is_traced:
+        if context.is_traced:  # intermediate results are recorded, with formulas that explain them
             formulas = ("W x + b + e_target", "z", "√m (z + e_source)")
             args = replace(args, quantities=attention_quantities(formulas, scale=self.scale))
         y = attend(query, key, value, query_layout=context.layout, key_layout=memory.layout, context=context, args=args)
         return MixerOutput(y.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` target and `work.source` source tokens: W h per target token, and the attention."""
+        """FLOPs for `work.tokens` target and `work.source` source tokens: W x per target token, and the attention."""
         return module_flops(self.query, work) + attention_flops(work.tokens, work.source, work.width, work.width)
 
 
@@ -220,11 +227,11 @@ class ScaledResidualMixer(LayerSequence):
         self.body = nn.ModuleList(body)
 
     def named_layers(self) -> list[tuple[str, Mixer]]:
-        """Return the layers of f in √½ (x + f(x)), named "0", "1", …."""
+        """Return the layers of f in √½ (x + f(x)) as (name, layer), named "0", "1", …."""
         return [(name, cast(Mixer, part)) for name, part in self.body.named_children()]
 
     def finish(self, x: Tensor, y: Tensor, layout: SequenceLayout) -> Tensor:
-        """Return √½ (x + y), x being the input and y = f(x) the output of the last layer."""
+        """Return √½ (x + y), x being the input and y = f(x) the output of the last layer; the layout is not used."""
         return (x + y) * math.sqrt(0.5)
 
 
@@ -252,7 +259,7 @@ class DilatedBlockMixer(Mixer):
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
         """Create the parts of x + W₂ f(conv(f(W₁ f(x)))), f(x) = ReLU(norm(x)), for x of width `dim`.
 
-        `narrow` is W₁ and `widen` W₂: inside, vectors are half as wide.
+        `narrow` is W₁ and `widen` W₂: inside, vectors are half as wide. Each of the three f has its own norm.
         """
         super().__init__()
         if dim % 2:
@@ -306,7 +313,8 @@ class SourceExtension(Spec):
     def extended_lengths(self, lengths: Tensor) -> Tensor:
         """Return |t̂| = ⌈ratio · |s| + offset⌉ of sources of these lengths (B): B.
 
-        Computed in float64, on the CPU if the device does not have it.
+        Computed in float64, on the CPU if the device does not have it. The tolerance keeps a rounding error from adding
+        one.
         """
         exact = lengths.cpu() if lengths.device.type in WITHOUT_FLOAT64 else lengths
         return torch.ceil(self.ratio * exact.double() + self.offset - CEIL_TOLERANCE).long().to(lengths.device)
@@ -330,9 +338,12 @@ class SourceExtensionModule(nn.Module):
         self.padding = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
-        """Extend sources, B S D, by the vector `padding`: B |t̂| D, and their new layout; `layout` has their lengths."""
+        """Extend sources, B S D, by the vector `padding` to the length |t̂| that the spec computes: B |t̂| D.
+
+        `layout` has the lengths of the sources; the returned one has the extended lengths.
+        """
         lengths = layout.lengths
-        if lengths is None:
+        if lengths is None:  # no source is padded
             lengths = torch.full((len(x),), x.shape[1], device=x.device)
         width = self.spec.extended_length(x.shape[1])  # |t̂| of the longest source
         x = F.pad(x, (0, 0, 0, width - x.shape[1]))
@@ -380,7 +391,8 @@ class UnfoldingMixer(Mixer):
         hypotheses of each of B sources. The state, if any, is returned unchanged.
         """
         columns = self.memory_projections(context.encoded_source)["columns"]
-        index = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
+        # B K·T 1: source position of each target token; those beyond the end have the last column
+        index = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)
         source = columns.gather(1, index.expand(-1, -1, x.shape[-1]))  # B K·T D
         return MixerOutput(x + source.reshape(x.shape), state)
 

@@ -46,8 +46,8 @@ class Copying(Spec):
     ) -> CopyingOutput:
         """Create the output layer for source and target vocabularies of these sizes, and inputs of width `dim` (D).
 
-        `tied`: the target embedding, whose weight it shares. `bias`: add one. `transform`: layer before the product.
-        `scaled`: divide the input by √D.
+        `tied`: the target embedding, whose weight it shares; None: a weight of its own. `bias`: add one. `transform`:
+        layer before the product. `scaled`: divide the input by √D.
         """
         return CopyingOutput(self, vocab_sizes, dim, tied=tied, bias=bias, transform=transform, scaled=scaled)
 
@@ -61,7 +61,8 @@ class CopyAttention(Mixer):
     def __init__(self, dim: int, coverage_loss: float) -> None:
         """Create the weights of a_i = softmax_i(s_t·W h_i / √D) and p_gen = σ(w_h·h*_t + w_s·s_t + w_x·x_t + b).
 
-        `key` is W, `gate` holds w_s, w_x and b, `source_gate` is w_h; `coverage_loss` is the weight λ of that loss.
+        s_t and x_t are output and input of the decoder, h_i outputs of the encoder, and h*_t = Σ_i a_i h_i. `key` is W,
+        `gate` holds w_s, w_x and b, `source_gate` is w_h; `coverage_loss` is the weight of that loss.
         """
         super().__init__()
         self.key = nn.Linear(dim, dim, bias=False)
@@ -73,15 +74,15 @@ class CopyAttention(Mixer):
         """Return what is the same for all target positions, from the states h_i of the source (See et al. 2017, §2.2).
 
         These are the keys W h_i / √D (B S D), the part w_h·h_i (B S) of the gate p_gen that depends on the source, the
-        token that each position copies (B S), and whether it copies one. Since the context vector h* = Σ_i a_i h_i is a
-        weighted sum, w_h·h* = Σ_i a_i (w_h·h_i).
+        target token as which each position is copied (B S), and whether it can be copied at all. Since the context
+        vector h* = Σ_i a_i h_i is a weighted sum, w_h·h* = Σ_i a_i (w_h·h_i).
         """
-        tokens = memory.copied_tokens  # B S: target token as which each position is copied; −1 for none
+        tokens = memory.copied_tokens  # B S: −1 at positions that cannot be copied
         assert tokens is not None
         return {
             "key": self.key(memory.states) / memory.states.shape[-1] ** 0.5,
             "gate": self.source_gate(memory.states)[..., 0],
-            "tokens": tokens.clamp(min=0),
+            "tokens": tokens.clamp(min=0),  # valid ids; those in place of −1 get probability 0
             "copyable": tokens >= 0,
         }
 
@@ -92,7 +93,7 @@ class CopyAttention(Mixer):
         The R = B·K rows are folded to B, the K hypotheses of a source side by side. A source without any token to copy
         has p_gen = 1.
         """
-        memory, inputs = context.encoded_source, decoded.stack_inputs
+        memory, inputs = context.encoded_source, decoded.stack_inputs  # inputs x_t of the decoder, R T D
         assert inputs is not None
         projections = self.memory_projections(memory)
         copyable, rows_and_steps = projections["copyable"][:, None], decoded.output.shape[:2]  # B 1 S, (R, T)
@@ -127,7 +128,7 @@ class CopyAttention(Mixer):
 def coverage_loss(attention: Tensor, layout: SequenceLayout) -> Tensor:
     """Return the mean of Σ_i min(a_i^t, c_i^t) over target tokens, c^t = Σ_{t'<t} a^{t'} (See et al. 2017, eq. 12).
 
-    Attention is B T S; the layout says which of the target positions are padding.
+    a^t is the attention of target position t, B T S; the layout says which of these positions are padding.
     """
     # sums over earlier positions, by a matrix product: a cumulative sum on a GPU is not deterministic
     coverage = attention.new_ones(attention.shape[1], attention.shape[1]).tril(-1) @ attention  # B T S
@@ -153,9 +154,10 @@ class CopyingOutput(OutputLayer):
     ) -> None:
         """Create the output layer of P_vocab and, as `pointer`, the attention to the source.
 
-        `vocab_sizes` are those of source and target; `tied`, `bias`, `transform` and `scaled` are those of
-        `OutputLayer`. `copy_table` (V of the source) maps a source token to the target token that it is copied as, −1
-        for none. Until `match_vocabularies` is called, it is the token with the same id.
+        `vocab_sizes` are those of source and target. P_vocab shares the weight of the target embedding `tied`, if any;
+        `bias` adds one, `transform` is a layer before the product, and `scaled` divides its input by √dim. `copy_table`
+        (V of the source) maps a source token to the target token that it is copied as, −1 for none. Until
+        `match_vocabularies` is called, it is the token with the same id.
         """
         source_vocab_size, target_vocab_size = vocab_sizes
         super().__init__(target_vocab_size, dim, tied=tied, bias=bias, transform=transform, scaled=scaled)
@@ -170,11 +172,12 @@ class CopyingOutput(OutputLayer):
         self.register_buffer("copy_table", torch.where(ids < target_vocab_size, ids, -1), persistent=False)
 
     def match_vocabularies(self, source: Tokenizer, target: Tokenizer) -> None:
-        """Fill `copy_table`: every source token is copied as the target token with the same text, if there is one.
+        """Fill `copy_table`: every source token is copied as the target token with the same text, −1 if there is none.
 
-        Tokens that are put before every source, such as language tags (`source_prefix_ids`), are not copied.
+        With one vocabulary, where equal tokens have equal ids, only corpus tags and feature symbols, which are put
+        before a source (`source_prefix_ids`), are not copied.
         """
-        if source is target:  # equal tokens have equal ids
+        if source is target:
             self.copy_table[source.source_prefix_ids] = -1
             return
         target_ids = {token: number for number, token in enumerate(target.tokens(range(target.vocab_size)))}
@@ -186,7 +189,7 @@ class CopyingOutput(OutputLayer):
 
         The layout says which positions are padding. `width` is the length of the encoder's output, S or more.
         """
-        tokens = self.copy_table[source]
+        tokens = self.copy_table[source]  # B S: target token as which each source token is copied, or −1
         if layout.token_mask is not None:
             tokens = tokens.masked_fill(~layout.token_mask, -1)
         return nn.functional.pad(tokens, (0, width - tokens.shape[1]), value=-1)
@@ -218,7 +221,8 @@ class CopyingOutput(OutputLayer):
         """
         layer = super().restrict_vocabulary(tokens)
         assert isinstance(layer, CopyingOutput)
+        # V+1: new id of each token, −1 if it has none; the last entry is found under −1, the id of no token
         new_ids = torch.full((self.weight.shape[0] + 1,), -1, device=tokens.device)
         new_ids[tokens] = torch.arange(len(tokens), device=tokens.device)
-        layer._buffers = {**self._buffers, "copy_table": new_ids[self.copy_table]}  # entry −1 stands for no token
+        layer._buffers = {**self._buffers, "copy_table": new_ids[self.copy_table]}  # of the copy only
         return layer

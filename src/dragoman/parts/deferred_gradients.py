@@ -52,7 +52,7 @@ class DeferredGradientMode(TorchFunctionMode):
         x, matrix, *bias = args
         if not matrix.requires_grad:
             return func(*args)
-        if torch.is_autocast_enabled(x.device.type):
+        if torch.is_autocast_enabled(x.device.type):  # convert x as autocast does
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if func is F.linear:
             return self.shared_matrix(matrix, bias[0] if bias else None, transposed=True).linear(x)
@@ -107,7 +107,7 @@ class CollectGradient(torch.autograd.Function):
         `products` is empty now: the products with the matrix append to it in the backward pass.
         """
         ctx.products, ctx.bias = products, bias
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # the gradients of both outputs are not used: do not create zeros for them
         return matrix.view_as(matrix) if bias is None else (matrix.view_as(matrix), bias.view_as(bias))
 
     @staticmethod
@@ -131,10 +131,10 @@ class DeferredProduct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, matrix: Tensor, contiguous: Tensor, bias: Tensor | None, products: list[StepProduct]
     ) -> Tensor:
-        """x W + b: x (N I), matrix W (I O), bias b (O) → N O.
+        """x W + b: x (N I), matrix W (I O), bias b (O) → N O, for N rows, I inputs and O outputs.
 
-        `contiguous` has the values of W in an order that multiplies faster. In the backward pass, `products` collects
-        the inputs and output gradients of all products with W.
+        `contiguous` has the values of W in an order that multiplies faster, and no gradient. In the backward pass,
+        `products` collects the inputs and output gradients of all products with W.
         """
         ctx.save_for_backward(x, matrix)
         ctx.products = products
@@ -149,4 +149,5 @@ class DeferredProduct(torch.autograd.Function):
         """
         x, matrix = ctx.saved_tensors
         ctx.products.append(StepProduct(x, grad_output))
-        return grad_output @ matrix.mT if ctx.needs_input_grad[0] else None, None, None, None, None
+        grad_x = grad_output @ matrix.mT if ctx.needs_input_grad[0] else None
+        return grad_x, None, None, None, None

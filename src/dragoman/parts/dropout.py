@@ -27,7 +27,8 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p, training)
     num_zero_values = min(round(p * RANDOM_VALUES), RANDOM_VALUES - 1)  # of the 2¹⁶ random values; these set x to 0
-    random_bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # 64 for 4 elements
+    # 64 random bits for 4 elements; None: up to the largest int64
+    random_bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     random_values = random_bits.view(torch.int16)[: x.numel()].view(x.shape)  # from −2¹⁵ to 2¹⁵ − 1
     mask = (random_values >= num_zero_values - RANDOM_VALUES // 2).to(x.dtype)
     return x * mask.mul_(RANDOM_VALUES / (RANDOM_VALUES - num_zero_values))

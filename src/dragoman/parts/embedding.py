@@ -20,7 +20,10 @@ from dragoman.text import Tokenizer
 
 
 def is_embedding_table(module: nn.Module) -> bool:
-    """Whether the rows of the module's weight are vectors of tokens, positions or labels, not a linear map."""
+    """Whether the rows of the module's weight are vectors of tokens, positions or labels, not a linear map.
+
+    Modules other than nn.Embedding say so in an attribute of this name.
+    """
     return isinstance(module, nn.Embedding) or getattr(module, "is_embedding_table", False)
 
 
@@ -31,9 +34,9 @@ class SourceEmbedding(nn.Module):
     supports_packing = True
 
     def embed_source(self, source: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
-        """Embed a source (B S, or B S F for F features): vectors B S D, and their layout (positions and lengths).
+        """Embed a source, token ids B S or vectors of F features B S F: return vectors B S D, and their layout.
 
-        Here the layout stays that of the source; subclasses may return shorter sequences.
+        Here the layout (positions and lengths) stays that of the source; subclasses may return shorter sequences.
         """
         return self(source), layout
 
@@ -59,7 +62,10 @@ class TokenEmbedding(SourceEmbedding):
     is_embedding_table = True
 
     def __init__(self, spec: Embedding, vocab_size: int, dim: int) -> None:
-        """The table has `vocab_size` rows; vectors have `spec.width`, or the model's width `dim` by default."""
+        """The table has `vocab_size` rows; vectors have `spec.width`, or the model's width `dim` by default.
+
+        In the forward pass they are multiplied by `scale`: 1, or the square root of their width if `spec.scaled`.
+        """
         super().__init__()
         self.width = spec.width or dim
         self.weight = nn.Parameter(torch.empty(vocab_size, self.width))
@@ -67,7 +73,10 @@ class TokenEmbedding(SourceEmbedding):
         self.word_dropout = spec.word_dropout
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Look up the vectors of tokens, B T → B T D, with word dropout (whole vectors set to zero) in training."""
+        """Look up the vectors of tokens, B T → B T D, times `scale`, with word dropout in training.
+
+        Word dropout sets the whole vectors of some tokens to zero.
+        """
         x = nn.functional.embedding(tokens, self.weight)
         if self.training and self.word_dropout > 0:
             is_kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
@@ -145,7 +154,8 @@ class OutputLayer(nn.Module):
     ) -> None:
         """Logits W h + b for vectors h of width `dim`; W is the embedding table `tied`, or a new one of `outputs` rows.
 
-        `transform` is a layer before it; `scaled` divides h by √dim.
+        `transform` is a layer before it, which also maps h to the width of W; without one, a linear layer does so if
+        the widths differ. `scaled` divides h by √dim.
         """
         super().__init__()
         own_width = transform.width if transform is not None and transform.width else dim
@@ -209,7 +219,7 @@ class IdentityOutput(OutputLayer):
 
     def __init__(self) -> None:
         """Create an output layer without weights."""
-        nn.Module.__init__(self)
+        nn.Module.__init__(self)  # not that of `OutputLayer`, which creates a weight
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x, B T D, unchanged."""
@@ -289,7 +299,10 @@ class FrameEmbedding(SourceEmbedding):
     supports_packing = False
 
     def __init__(self, spec: Frames, dim: int) -> None:
-        """Create log₂(stride) convolutions over three frames that halve their number, then a projection to `dim`."""
+        """Create log₂(stride) convolutions (`halve`) over three frames each, which halve the number of frames.
+
+        Optionally there is one before them that keeps the number (`full_rate`), and a projection to `dim` after them.
+        """
         super().__init__()
         num_layers = spec.stride.bit_length() - 1  # log₂
         if spec.stride != 2**num_layers:
@@ -306,7 +319,7 @@ class FrameEmbedding(SourceEmbedding):
         self.activation = ACTIVATIONS[spec.activation]
         self.full_rate = nn.Linear(3 * spec.features, dim) if spec.full_rate_layer else None
         width = dim if spec.full_rate_layer else spec.features  # of the frames before they are halved
-        self.halve = nn.ModuleList(nn.Linear(3 * (dim if layer else width), dim) for layer in range(num_layers))
+        self.halve = nn.ModuleList(nn.Linear(3 * (dim if i > 0 else width), dim) for i in range(num_layers))
         self.project = nn.Linear(dim if num_layers else width, dim) if spec.projection else nn.Identity()
 
     def embed_source(self, source: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
@@ -315,7 +328,7 @@ class FrameEmbedding(SourceEmbedding):
         if layout.lengths is None:
             raise UserError(
                 "the frames of several recordings are packed into one row of the batch, but convolutions need one row "
-                "for each: set training.batch_layout to padded"
+                "for each recording: set training.batch_layout to padded"
             )
         x = source
         if self.full_rate is not None:

@@ -33,7 +33,10 @@ class Router(nn.Module):
     """Base class of gating networks: scores W x of the experts, without a bias."""
 
     def __init__(self, dim: int, num_experts: int, top_k: int) -> None:
-        """Create W of the scores W x as `weight`, `num_experts` × `dim`; each token is sent to `top_k` experts."""
+        """Create the matrix W of the experts' scores W x (`weight`); each token is sent to `top_k` of `num_experts`.
+
+        `dim` is the width of x, the vector of a token.
+        """
         super().__init__()
         self.top_k = top_k
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_experts, dim)))
@@ -85,10 +88,10 @@ class SoftmaxRouter(Router):
         self.noise, self.balance_loss_weight = spec.router_noise, spec.balance_loss_weight
 
     def forward(self, x: Tensor, token_mask: Tensor | None) -> Routing:
-        """Choose for x, B T D, the experts with the largest p = softmax(W x + noise), with gates p, and balance them.
+        """Choose for each token of x, B T D, the `top_k` experts with the largest p = softmax(W x + noise).
 
-        With several experts per token, the gates are divided by their sum. The noise and the balancing loss, which
-        leaves out padding (`token_mask`, B T, False there), are for training.
+        Their weights (gates) are p, divided by their sum if there are several per token. Noise and balancing loss are
+        for training; the loss leaves out padding, where `token_mask` (B T) is False.
         """
         scores = at_least_float32(F.linear(x, self.weight))  # B T experts
         if self.training and self.noise:
@@ -98,7 +101,9 @@ class SoftmaxRouter(Router):
         losses: tuple[Tensor, ...] = ()
         if self.training:
             losses = (self.balance_loss_weight * load_balancing_loss(p, selected, token_mask),)
-        return Routing(gates / gates.sum(-1, keepdim=True) if self.top_k > 1 else gates, selected, losses)
+        if self.top_k > 1:  # a single gate divided by itself would be 1, from which the router learns nothing
+            gates = gates / gates.sum(-1, keepdim=True)
+        return Routing(gates, selected, losses)
 
 
 @dataclass(frozen=True)
@@ -124,8 +129,8 @@ class NoisyTopKRouter(Router):
     def __init__(self, spec: NoisyTopKGating, dim: int, num_experts: int, top_k: int) -> None:
         """Create the matrices of the experts' scores, W x, and of the noise in training, softplus(W_noise x) · ε.
 
-        Both start with zeros. Each token is sent to `top_k` of `num_experts` experts. The spec gives the weights of the
-        two balancing losses.
+        Both start with zeros; ε is drawn from a standard normal distribution. Each token is sent to `top_k` of
+        `num_experts` experts. The spec gives the weights of the two balancing losses.
         """
         super().__init__(dim, num_experts, top_k)
         if top_k == 1 < num_experts:
@@ -170,7 +175,7 @@ def selection_probability(clean_scores: Tensor, noisy_scores: Tensor, deviation:
     """
     if top_k == clean_scores.shape[-1]:
         return torch.ones_like(clean_scores)
-    best = noisy_scores.topk(top_k + 1, -1).values  # … top_k+1, descending
+    best = noisy_scores.topk(top_k + 1, -1).values  # … top_k+1, descending: the selected scores and the next one
     last_selected, first_rejected = best[..., -2, None], best[..., -1, None]
     # the k-th largest score without expert i itself
     threshold = torch.where(noisy_scores > first_rejected, first_rejected, last_selected)
@@ -250,7 +255,8 @@ class ExpertsMixer(Mixer):
         """
         routing: Routing = self.router(x, context.layout.token_mask)
         is_step = state is not None and x.shape[1] == 1
-        needs_static_shapes = is_step and (x.is_cuda or torch.compiler.is_compiling())  # for CUDA graphs
+        # CUDA graphs, compiled decoding steps and exported models need shapes that do not depend on the selection
+        needs_static_shapes = is_step and (x.is_cuda or torch.compiler.is_compiling())
         combine = self._compute_all if needs_static_shapes or torch.compiler.is_exporting() else self._compute_selected
         y = self.output_activation(combine(x, routing.gates.to(x.dtype), routing.selected, context))
         return MixerOutput(y, state, auxiliary_losses=routing.losses)
@@ -282,7 +288,7 @@ class ExpertsMixer(Mixer):
         are deterministic. `gates` and `selected` (B T top_k) are weights and numbers of the selected experts.
         """
         experts = selected.flatten()  # B·T·top_k
-        order = experts.argsort(stable=True)
+        order = experts.argsort(stable=True)  # selection i is the expert number i % top_k of token i // top_k
         counts = experts.bincount(minlength=len(self.experts)).tolist()  # tokens of each expert
         tokens = x.flatten(0, 1)[order // self.top_k]  # B·T·top_k D, sorted by expert
         sorted_outputs = torch.cat(self._expert_outputs(list(tokens.split(counts)), context))
@@ -308,8 +314,8 @@ class ExpertUsage:
     def count(self, router: nn.Module, inputs: tuple[Tensor, Tensor | None], routing: Routing) -> None:
         """Add the tokens and gates that a call of the router has given to each expert; padding does not count.
 
-        A forward hook of the router, which is not used itself; `inputs` are its arguments, x and the token mask, and
-        `routing` its result. Nothing is copied from the device.
+        This is a forward hook of the gating network `router`: `inputs` are its arguments, x and the token mask, and
+        `routing` its result, numbers and gates of the selected experts. Nothing is copied from the device.
         """
         gates, selected = routing.gates.detach().to(self.load.dtype), routing.selected.flatten()
         _, token_mask = inputs
@@ -324,12 +330,15 @@ class ExpertUsage:
 
     @property
     def load_variation(self) -> float:
-        """The coefficient of variation of the load: 0 if balanced, √(num_experts / top_k − 1) if always the same."""
+        """The coefficient of variation of the experts' loads, the numbers of their tokens.
+
+        It is 0 if they are balanced, and √(num_experts / top_k − 1) if the same experts get all tokens.
+        """
         return float(squared_variation(self.load).sqrt())
 
     @property
     def importance_variation(self) -> float:
-        """The coefficient of variation of the importance: 0 if balanced."""
+        """The coefficient of variation of the experts' importance, the sum of the gates of each: 0 if balanced."""
         return float(squared_variation(self.importance).sqrt())
 
 
@@ -359,7 +368,7 @@ def record_gates(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     recorded: dict[str, Tensor] = {}
 
     def record(path: str, num_experts: int) -> Callable[[nn.Module, object, Routing], None]:
-        """Return a forward hook of a router that records its gates."""
+        """Return a forward hook that records the gates of the router in the layer `path`."""
 
         def hook(router: nn.Module, inputs: object, routing: Routing) -> None:
             gates = routing.gates.detach()

@@ -52,10 +52,10 @@ def traced_layer(
         )
 
     def reorder(weight: Tensor) -> Tensor:
-        """Put the gates' matrices or biases, stacked in `weight`, in the order of ONNX."""
+        """Put the gates' matrices or biases, stacked in `weight` in torch's order, in the order of ONNX."""
         gates = weight.chunk(len(ONNX_GATES[kind]))
         return torch.cat([gates[number] for number in ONNX_GATES[kind]])
 
     weight, recurrent_weight, *biases = map(reorder, weights)
-    state = hidden if cell is None else cell
-    return recurrent_layer(x, hidden, state, weight, recurrent_weight, torch.cat(biases), kind)
+    cell = hidden if cell is None else cell  # the operation needs a tensor, also for cells that ignore it
+    return recurrent_layer(x, hidden, cell, weight, recurrent_weight, torch.cat(biases), kind)

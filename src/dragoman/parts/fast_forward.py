@@ -32,7 +32,7 @@ def input_of_next_layer(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
     (Zhou et al. 2016, §3.1). It is computed a second time, because torch's kernel does not return it.
     """
     weight, bias = cells.weight("ih", layer=0)  # from the input to the gates
-    half = F.linear(x, weight[: 2 * cells.dim], bias[: 2 * cells.dim])  # B T 2D
+    half = F.linear(x, weight[: 2 * cells.dim], bias[: 2 * cells.dim])  # B T 2D: torch puts these two gates first
     return torch.cat((half, hidden), -1)
 
 
@@ -83,8 +83,8 @@ class FastForwardEncoderMixer(Mixer):
                 "FastForwardDecoder in the decoder"
             )
         first, second = (column(x, context.layout) for column in self.columns)
-        features = torch.cat((first.hidden, second.hidden, first.gate_inputs, second.gate_inputs), -1)  # B T 10D
-        return MixerOutput(self.project(features))
+        column_outputs = torch.cat((first.hidden, second.hidden, first.gate_inputs, second.gate_inputs), -1)  # B T 10D
+        return MixerOutput(self.project(column_outputs))
 
 
 class ColumnOutput(NamedTuple):
@@ -117,7 +117,7 @@ class FastForwardColumn(nn.Module):
         for k, cells in enumerate(lstm_layers(self.layers)):
             is_backward = self.backward != bool(k % 2)  # directions alternate from layer to layer
             rows = flip(x, layout) if is_backward else x  # padding comes last in both directions
-            # An exported graph has the recurrence as one operation, which only rows with lengths use.
+            # `run_rows` needs the lengths only for export, where it makes the recurrence one operation of the graph.
             hidden, _ = run_rows(cells, rows, layout) if torch.compiler.is_exporting() else cells.run_sequence(rows)
             hidden = flip(hidden, layout) if is_backward else hidden
             if k < top:
@@ -125,9 +125,9 @@ class FastForwardColumn(nn.Module):
         return ColumnOutput(hidden, gate_inputs=cells.project(x))
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: the matrices of all LSTMs, and what is computed twice.
+        """FLOPs for `work.tokens` tokens: the matrices of all LSTMs, and the gate inputs W x + b computed twice.
 
-        That is half of the gate inputs of lower layers, and all of the top layer's.
+        These are half of those of lower layers and all of the top layer's, which torch's LSTM does not return.
         """
         *lower, top = lstm_layers(self.layers)
         repeated = sum(input_matrix_size(cells) // 2 for cells in lower) + input_matrix_size(top)
@@ -194,7 +194,7 @@ class FastForwardDecoderMixer(Mixer):
         for k, cells in enumerate(lstm_layers(self.layers)):
             x = input_of_next_layer(cells_below, x, self.dropout(hidden))
             if state is None:
-                hidden, _ = cells.run_sequence(x)  # padding comes last
+                hidden, _ = cells.run_sequence(x)  # padding comes last, where it changes no output before it
             else:
                 hidden, new_state[str(k)] = continue_rows(cells, x, context.layout, state[str(k)])
             cells_below = cells
@@ -203,9 +203,9 @@ class FastForwardDecoderMixer(Mixer):
         )
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: the matrices of all layers, and what is computed twice.
+        """FLOPs for `work.tokens` tokens: the matrices of all layers, and the gate inputs W x + b computed twice.
 
-        That is half of the gate inputs of all layers but the top one.
+        These are half of those of all layers but the top one, which torch's LSTM does not return.
         """
         lower = [self.bottom.cells, *lstm_layers(self.layers)][:-1]
         return matrix_flops(self, work) + 2 * work.tokens * sum(input_matrix_size(cells) // 2 for cells in lower)

@@ -26,7 +26,7 @@ class FeatureMarking(Spec):
     invariant_positions: bool = True
 
     def build_marking(self, embedding: TokenEmbedding) -> FeatureTypeEmbedding:
-        """Create a vector for features and one for tokens, which are added to the vectors of `embedding`."""
+        """Create a vector for feature symbols and one for tokens, which are added to the vectors of `embedding`."""
         return FeatureTypeEmbedding(self, embedding)
 
 
@@ -34,9 +34,10 @@ class FeatureTypeEmbedding(nn.Module):
     is_embedding_table = True
 
     def __init__(self, spec: FeatureMarking, embedding: TokenEmbedding) -> None:
-        """Row 0 of `weight` is added to tokens, row 1 to features, with the width and scale of `embedding`.
+        """Row 0 of `weight` is added to tokens, row 1 to feature symbols, with the width and scale of `embedding`.
 
-        Features are the ids from `first` up to but excluding `end`.
+        Feature symbols, such as PST for past tense, are the ids from `first` up to but excluding `end`. With
+        `invariant_positions`, all have position 0, so that their order does not matter.
         """
         super().__init__()
         self.first, self.end, self.invariant_positions = spec.first, spec.first + spec.count, spec.invariant_positions
@@ -44,7 +45,7 @@ class FeatureTypeEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(2, embedding.width))
 
     def forward(self, x: Tensor, source: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
-        """Add to the embeddings x (B S D) of `source` (ids, B S) the vector of features, or that of tokens.
+        """Add to the embeddings x (B S D) of `source` (ids, B S) the vector of feature symbols, or that of tokens.
 
         With `invariant_positions`, the layout gets `position_ids` for position encodings: 0 for all features at the
         start of a sequence, and 1, 2, … for the tokens after them. A packed row has several sequences.
@@ -57,5 +58,6 @@ class FeatureTypeEmbedding(nn.Module):
         starts = (columns - layout.positions).clamp(min=0)  # B S: column of the first token of the same sequence
         num_features = is_feature.long().cumsum(1)  # B S: features in the row up to each column
         num_earlier = (num_features - is_feature.long()).gather(1, starts.expand_as(num_features))  # of other sequences
+        # the first token after n features has position n in its sequence, and gets 1
         position_ids = layout.positions + 1 - (num_features - num_earlier)
         return x, replace(layout, position_ids=position_ids.masked_fill(is_feature, 0))

@@ -63,9 +63,9 @@ class FeedForwardMixer(Mixer):
     adaptable: ClassVar = {"widen": ("widen",), "gate": ("gate",), "narrow": ("narrow",)}
 
     def __init__(self, spec: FeedForward, dim: int) -> None:
-        """W₂ f(W₁ x), or gated W₂ (f(W₁ x) ⊙ V x), for x of width `dim`.
+        """W₂ f(W₁ x), or gated W₂ (f(W₁ x) ⊙ V x), for x of width `dim` and the activation f.
 
-        `widen` is W₁, `narrow` W₂, and `gate` V, or None.
+        `widen` is W₁, `narrow` W₂, and `gate` V, or None if the network is not gated.
         """
         super().__init__()
         inner_dim = spec.inner_dim or 4 * dim
@@ -91,7 +91,7 @@ class FeedForwardMixer(Mixer):
     def _trace(self, x: Tensor, inner: Tensor, output: Tensor, context: Context) -> None:
         """Record gate, hidden units (`inner`) and output for an input x, B T …, with the formulas of this layer.
 
-        An explanation of the model shows them to a user.
+        An explanation of the model shows them to a user. The gate is computed again, from x.
         """
         has_bias = self.widen.bias is not None
         hidden = f"{self.activation_name}(W₁ x{' + b₁' if has_bias else ''})"

@@ -56,7 +56,10 @@ class Transition(nn.Module):
     depends_on_previous = False  # whether a_t depends on a_{t−1}
 
     def __init__(self, dim: int) -> None:
-        """Create the matrix T of p(a_t = i) = softmax_i h_t · T s_i, as `key`, for states of width `dim`."""
+        """Create the matrix T of p(a_t = i) = softmax_i h_t · T s_i, as `key`.
+
+        h_t are the states of the decoder, s_i those of the encoder, `dim` wide.
+        """
         super().__init__()
         self.key = nn.Linear(dim, dim, bias=False)
 
@@ -138,9 +141,9 @@ class JumpTransition(Transition):
         """Create U of p(jump Δ) = softmax_Δ U [h_t; s_j] as two linear layers: `query` for h_t and `key` for s_j.
 
         Output k of both is the score of the jump `max_jump` − k, by which the source position grows. `dim` is the width
-        of h and s; the largest jump back, `max_return`, is 0 if `monotonic`.
+        of decoder states h and encoder states s; the largest jump back, `max_return`, is 0 if `monotonic`.
         """
-        nn.Module.__init__(self)
+        nn.Module.__init__(self)  # not that of `Transition`, whose weight has another size
         self.max_jump, self.max_return = max_jump, 0 if monotonic else max_jump
         self.jumps = max_jump + self.max_return + 1
         self.query = nn.Linear(dim, self.jumps)
@@ -154,7 +157,8 @@ class JumpTransition(Transition):
         reaches.
         """
         logits = at_least_float32(self.query(x)[:, :, None] + key[:, None])  # B T S W: by position before the jump
-        is_reachable = F.pad(source_mask, (self.max_return, self.max_jump)).unfold(1, self.jumps, 1).flip(-1)  # B S W
+        # B S W: whether jump number k leads from a position to a token of the source
+        is_reachable = F.pad(source_mask, (self.max_return, self.max_jump)).unfold(1, self.jumps, 1).flip(-1)
         log_p = logits.masked_fill(~is_reachable[:, None], IMPOSSIBLE).log_softmax(-1)
         log_p = F.pad(log_p, (0, 0, self.max_jump, self.max_return), value=IMPOSSIBLE)  # B T S+W−1 W
         length = source_mask.shape[1]
@@ -181,27 +185,28 @@ class Emission(nn.Module):
     """p(y_t | a_t = i) = softmax W tanh(V [h_t; s_i]) (Wu et al. 2018, eq. 10)."""
 
     def __init__(self, vocab_size: int, dim: int, tied: TokenEmbedding | None, bias: bool) -> None:
-        """Create V of softmax W tanh(V [h_t; s_i]) as `query` for h_t and `key` for s_i, all of width `dim`.
+        """Create V of softmax W tanh(V [h_t; s_i]) as `query` for decoder states h_t and `key` for encoder states s_i.
 
-        `output` is W, with `vocab_size` rows: the embedding table `tied`, if any; `bias` adds one.
+        All are `dim` wide. `output` is W, with `vocab_size` rows: the embedding table `tied`, if any; `bias` adds one.
         """
         super().__init__()
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim, bias=False)
-        self.output = OutputLayer(vocab_size, dim, tied, bias)
+        self.output = OutputLayer(vocab_size, dim, tied=tied, bias=bias)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return the logits of all V tokens for all pairs of positions in R rows: W tanh(query + key), R T S V.
 
-        `query` (R T D) and `key` (R S D) are the parts of V [h_t; s_i] that depend on target and source position.
+        `query` (R T D) and `key` (R S D) are the parts of V [h_t; s_i] that depend on target and source position, by
+        decoder state h_t and encoder state s_i.
         """
         return at_least_float32(self.output(torch.tanh(query[:, :, None] + key[:, None])))
 
     def token_logits(self, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
         """Return the logits of one token per row at all source positions: W tanh(query + key), R S.
 
-        `query` (R D) and `key` (R S D) are the parts of V [h_t; s_i] that depend on target and source position;
-        `tokens` (R) are the ids.
+        `query` (R D) and `key` (R S D) are the parts of V [h_t; s_i] that depend on decoder state h_t and encoder state
+        s_i; `tokens` (R) are the ids.
         """
         features = torch.tanh(query[:, None] + key)  # R S D
         logits = (features @ self.output.weight[tokens][:, :, None])[..., 0]
@@ -256,8 +261,11 @@ class HardAlignment(Spec):
         return (MonotonicTransition if self.monotonic else Transition)(dim)
 
     def build_layer(self, vocab_size: int, dim: int, tied: TokenEmbedding | None, bias: bool) -> HardAlignmentLayer:
-        """Create the layer for `vocab_size` tokens; its output layer shares the embedding table `tied`, if any."""
-        return HardAlignmentLayer(self.build_transition(dim), Emission(vocab_size, dim, tied, bias))
+        """Create the layer for `vocab_size` tokens and states of width `dim`.
+
+        Its output layer shares the embedding table `tied`, if any, and has a bias if `bias`.
+        """
+        return HardAlignmentLayer(self.build_transition(dim), Emission(vocab_size, dim, tied=tied, bias=bias))
 
 
 class HardAlignmentLayer(Mixer):
@@ -276,7 +284,11 @@ class HardAlignmentLayer(Mixer):
         self.transition, self.emission = transition, emission
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create an empty state of `batch` rows; `like` (B S D) are the encoder's outputs, of S positions each."""
+        """Create an empty state of `batch` rows; `like` (B S D) are the encoder's outputs, of S positions each.
+
+        Zeros are enough, because the first token of a sequence does not read the state. After a token, it holds log p
+        of the token's source position, and what the probabilities of the next token are computed from.
+        """
         zeros = at_least_float32(like.new_zeros(batch, like.shape[1]))
         return {"query": like.new_zeros(batch, like.shape[2]), "log_normalizer": zeros, "log_alignment": zeros.clone()}
 
@@ -309,7 +321,7 @@ class HardAlignmentLayer(Mixer):
         numbers_per_row = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))
         rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, MAX_PAIR_NUMBERS["cpu"]) // numbers_per_row)
         function: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._forward_algorithm
-        if torch.is_grad_enabled() and rows < len(x):  # the backward pass computes the logits of each part again
+        if torch.is_grad_enabled() and rows < len(x):  # the backward pass computes each part again: logits take memory
             function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
         tensors = (tokens, inputs.start, inputs.query, inputs.key, *inputs.tables)
         if torch.compiler.is_exporting():  # the number of rows is not known
@@ -339,6 +351,7 @@ class HardAlignmentLayer(Mixer):
             log_alignment = self.transition(inputs.start, inputs.tables, emissions)  # B T S
             log_p = (log_alignment[:, :-1] + emissions).logsumexp(-1)  # B T−1: of the token after each
             mask = context.layout.token_mask
+            # B T−1: whether the next token is a token, not padding
             is_known = torch.ones_like(log_p, dtype=torch.bool) if mask is None else mask[:, 1:]
             [posterior] = torch.autograd.grad(log_p.masked_fill(~is_known, 0.0).sum(), emissions)  # B T−1 S
         predicted = log_alignment.detach().exp()  # p(a_t | y_<t, x)
@@ -347,7 +360,8 @@ class HardAlignmentLayer(Mixer):
     def _inputs(self, x: Tensor, tokens: Tensor, context: Context, state: State | None) -> ForwardInputs:
         """Return what the forward algorithm reads, for decoder states x (R T D) after reading `tokens` (R T).
 
-        R = B·K rows are K hypotheses of each of B sources, which the context holds.
+        R = B·K rows are K hypotheses of each of B sources, which the context holds. The state, if any, is the one that
+        the tokens continue.
         """
         memory = context.encoded_source
         keys, source_mask = self.memory_projections(memory), memory.layout.token_mask
@@ -382,7 +396,7 @@ class HardAlignmentLayer(Mixer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log p(y_t | y_<t) (R T V), log p(a_t | y_<t) (R T S) and the normalizers of the emissions (R T S).
 
-        `tokens` (R T) of R rows are y_{t−1}, `start` (R S) is log p of the source position of the first of them.
+        `tokens` (R T) of R rows are y_{t−1}, `start` (R S) is log p of the source position before the first step.
         `query` (R T D) and `key` (R S D) are those of the emissions, and `tables` (R T …) those of the transitions.
         """
         logits = self.emission(query, key)  # R T S V

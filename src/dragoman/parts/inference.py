@@ -46,7 +46,8 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
         raise unknown_name("kind of weights", weights, KERNELS)
     tensors = (*model.parameters(), *model.buffers())
     optimized = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # shares the tensors
-    packed: dict[tuple[int, int], Product] = {}  # a matrix that several layers share is packed once
+    # ids of weight and bias → product; a matrix that several layers share is packed once
+    packed: dict[tuple[int, int], Product] = {}
     children: list[tuple[nn.Module, str, Any]] = [
         (parent, name, child) for parent in optimized.modules() for name, child in parent.named_children()
     ]
@@ -71,7 +72,10 @@ class PackedLinear(nn.Module):
     """y = x Wᵀ + b."""
 
     def __init__(self, layer: nn.Linear, product: Product, precision: str) -> None:
-        """`product` computes x Wᵀ + b with packed weights; `precision` is unused, as the product has it already."""
+        """Compute `layer` by `product`, x → x Wᵀ + b with packed weights.
+
+        The `precision` of these weights is not needed here; other packed layers have to pack weights anew in it.
+        """
         super().__init__()
         self.weight, self.bias, self.product = layer.weight, layer.bias, product
 
@@ -86,12 +90,12 @@ class PackedOutput(OutputLayer):
     """Output layer with a packed weight."""
 
     def __init__(self, layer: OutputLayer, product: Product, precision: str) -> None:
-        """`product` computes x Wᵀ + b with weights packed in `precision`, float32 or int8."""
+        """Compute `layer` by `product`, x → x Wᵀ + b with weights packed in `precision`, "float32" or "int8"."""
         _copy_attributes(self, layer)
         self.product, self.precision = product, precision
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
-        """Return a layer with the outputs `tokens` (N) only, whose weight is packed anew."""
+        """Return a layer for the logits of N `tokens` (ids) only, whose smaller weight is packed anew."""
         layer = super().restrict_vocabulary(tokens)
         assert isinstance(layer, PackedOutput)
         layer.product = pack(layer.weight, layer.bias, self.precision)
@@ -122,7 +126,10 @@ class InferenceResidual(ResidualMixer):
         self.in_place = isinstance(part.body, SelfAttentionMixer | CrossAttentionMixer | FeedForwardMixer)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """x, B T D → after(x + body(before(x))), B T D; `before` and `after` are norms or identities."""
+        """x, B T D → after(x + body(before(x))), B T D; `before` and `after` are norms or identities.
+
+        Methods `forward` are called directly, which is faster than through nn.Module.__call__ and its hooks.
+        """
         result = self.body.forward(self.before.forward(x, context.layout), context, state)
         total = result.output.add_(x) if self.in_place else x + result.output
         return result.with_output(self.after.forward(total, context.layout))
@@ -134,7 +141,7 @@ class InferenceStack(StackMixer):
     """Stack whose list of named layers is computed once, not in every call."""
 
     def __init__(self, stack: StackMixer) -> None:
-        """Share the modules of `stack`, the stack of the original model."""
+        """Share the modules of `stack`, the stack of the original model, and list its layers."""
         _copy_attributes(self, stack)
         self.layer_list = stack.named_layers()
 
@@ -171,7 +178,8 @@ class InferenceSelfAttention(SelfAttentionMixer):
     def __init__(self, part: SelfAttentionMixer) -> None:
         """Share the modules of `part`, the original layer.
 
-        The fast path of `forward` is for causal layers without position biases, rotation and norms of queries.
+        `has_fast_path`: whether the few operations of this class are enough for a decoding step. They do without what
+        most layers do not have: masks other than causal, position biases, rotation, and norms of queries and keys.
         """
         _copy_attributes(self, part)
         position = part.position
@@ -181,16 +189,16 @@ class InferenceSelfAttention(SelfAttentionMixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """One token per row on a CPU: x, R 1 D → R 1 D, attending to the key–value caches (`state`).
 
-        R = B·K rows are K hypotheses of each source, which see the keys of their ancestors. Other calls use the slower
-        base class.
+        R = B·K rows are K hypotheses of each source, which see the keys of their ancestors; G is the number of heads of
+        keys and values. Other calls, and layers that these few operations do not suffice for, use the base class.
         """
         shared = context.shared_position  # the position encoding of the stack
         is_fast = self.has_fast_path and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
         if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not is_fast:
             return super().forward(x, context, state)
         keys, values = state["key"], state["value"]
-        cached, mask = self.step_masks(x, context, keys.shape[1])
-        batch = len(cached.keys.positions)
+        cached, mask = self.step_masks(x, context, length=keys.shape[1])
+        batch = len(cached.keys.positions)  # B; without a beam R
         query, key, value = self.project(x).split_with_sizes(self.sizes, 2)  # R 1 H·E, and G·E each
         keys.index_put_((cached.rows, context.layout.positions), key.view(len(x), 1, -1, self.width))
         values.index_put_((cached.rows, context.layout.positions), value.view(len(x), 1, -1, self.value_width))
@@ -202,16 +210,17 @@ class InferenceSelfAttention(SelfAttentionMixer):
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), 1, -1)), state)
 
     def step_masks(self, x: Tensor, context: Context, length: int) -> tuple[CachedKeys, Tensor | None]:
-        """Return the layout of caches of `length` keys and their additive mask, B 1 K K·S.
+        """Return the layout of caches allocated for `length` tokens (S), and their additive mask, B 1 K K·S.
 
-        The first layer computes both; the others find them in `context.masks`.
+        The first layer of a decoding step computes both; the others find them in `context.masks`. The mask has the
+        dtype of x, the input of the layer.
         """
         mask_key = ("step", length)
         if context.masks is not None and mask_key in context.masks.additive:
             return context.masks.cached_keys[length], context.masks.additive[mask_key]
         cached = cached_keys(context, length)
-        args = replace(self.attention_args(context, length), mask=cached.mask, mask_key=mask_key)
-        return cached, additive_mask(cached.queries, cached.keys, context, args, x)
+        args = replace(self.attention_args(context, num_keys=length), mask=cached.mask, mask_key=mask_key)
+        return cached, additive_mask(cached.queries, cached.keys, context, args, like=x)
 
     __call__ = forward
 
@@ -220,7 +229,11 @@ class InferenceCrossAttention(CrossAttentionMixer):
     """Cross-attention in few operations, if the keys are arranged by `matmul_layout`."""
 
     def __init__(self, part: CrossAttentionMixer) -> None:
-        """Share the modules of `part`, the original layer; the fast path is for layers without norms of queries."""
+        """Share the modules of `part`, the original layer.
+
+        `has_fast_path`: whether the few operations of this class are enough: it projects queries, but does not
+        normalize them, and computes attention by two matrix products.
+        """
         _copy_attributes(self, part)
         self.has_fast_path = isinstance(part.query_norm, Identity)
 
@@ -235,11 +248,13 @@ class InferenceCrossAttention(CrossAttentionMixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, R T D (R = B·K rows) → R T D, attending to the encoder's output by two matrix products.
 
-        Uses the base class to record attention, with norms of queries, and if keys are not stored transposed.
+        Uses the base class to record attention, with norms of queries, and if keys are not stored transposed, which
+        makes the products fast.
         """
         projections = self.memory_projections(context.encoded_source)
         key, value = projections["key"], projections["value"]  # B G S E
-        if context.recorder is not None or not self.has_fast_path or key.stride(-2) != 1:
+        is_transposed = key.stride(-2) == 1  # by `matmul_layout`
+        if context.recorder is not None or not self.has_fast_path or not is_transposed:
             return super().forward(x, context, state)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
         y = matmul_attention(query, key, value, projections.get("mask"), self.scale)
@@ -272,7 +287,8 @@ INFERENCE_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
 def to_bfloat16(model: AnyModule) -> AnyModule:
     """Return a copy of the model for decoding on a GPU, in bfloat16 and with fewer kernels.
 
-    Sinusoids come from a table, embeddings are scaled in advance, and ReLU is computed together with its product.
+    Sinusoids come from a table, embeddings are scaled in advance, and ReLU is computed together with the matrix product
+    before it.
     """
     converted = deepcopy(model).eval().requires_grad_(False)
     frequencies = {name: buffer for name, buffer in converted.named_buffers() if name.endswith(".frequency")}
@@ -283,17 +299,18 @@ def to_bfloat16(model: AnyModule) -> AnyModule:
     for parent in list(converted.modules()):
         for name, child in parent.named_children():
             if type(child) is SinusoidalPosition:
-                setattr(parent, name, SinusoidalTable(child, GPU_TABLE_LENGTH, torch.bfloat16))
+                setattr(parent, name, SinusoidalTable(child, length=GPU_TABLE_LENGTH, dtype=torch.bfloat16))
             if isinstance(child, TokenEmbedding) and child.scale != 1.0:
                 setattr(parent, name, _scaled_embedding(child))
         if isinstance(parent, FeedForwardMixer) and parent.activation is F.relu:
-            parent.widen, parent.activation = ReluLinear(parent.widen), ACTIVATIONS["identity"]
+            parent.widen, parent.activation = ReluLinear(parent.widen), ACTIVATIONS["identity"]  # W₁ x and ReLU
     return converted
 
 
 def _scaled_embedding(table: TokenEmbedding) -> TokenEmbedding:
     """Return a copy of an embedding table whose vectors are already multiplied by its scale."""
     scaled = copy(table)
+    # a new dict, because a shallow copy shares that of the original
     scaled._parameters = {"weight": nn.Parameter(table.weight * table.scale, requires_grad=False)}
     scaled.scale = 1.0
     return scaled
@@ -307,7 +324,10 @@ class ReluLinear(nn.Linear):
         _copy_attributes(self, linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        """max(0, W x + b): … inputs → … outputs, in one kernel on a GPU."""
+        """max(0, W x + b): … inputs → … outputs, in one kernel on a GPU.
+
+        That kernel needs a bias; in compiled graphs, the compiler chooses the kernels.
+        """
         if not x.is_cuda or self.bias is None or torch.compiler.is_compiling():
             return super().forward(x).relu_()
         return torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t()).unflatten(0, x.shape[:-1])

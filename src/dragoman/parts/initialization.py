@@ -19,7 +19,7 @@ class Initialization(Spec):
     """
 
     def matrix(self, weight: nn.Parameter) -> None:
-        """Initialize a weight matrix in place: uniformly within ±√(6 / (in + out))."""
+        """Initialize a weight matrix in place: uniformly within ±√(6 / (inputs + outputs))."""
         nn.init.xavier_uniform_(weight)
 
     def recurrent(self, weight: nn.Parameter) -> None:

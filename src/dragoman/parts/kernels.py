@@ -74,7 +74,7 @@ def _single_query(
         SCALE=scale,
         E=width,
         WIDTH=triton.next_power_of_2(width),
-        BLOCK=BLOCK if new_token is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,
+        BLOCK=BLOCK if new_token is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,  # keys per iteration
         BEAMS=ancestors is not None,
         NEW=new_token is not None,
         num_warps=1,
@@ -99,14 +99,14 @@ def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Te
         value,
         lengths,
         y,
-        heads // key.shape[1],
+        heads // key.shape[1],  # query heads that share a head of keys
         count,
         *query.stride()[:3],
         *key.stride()[:3],
         *value.stride()[:3],
         SCALE=scale,
         E=width,
-        WIDTH=max(16, triton.next_power_of_2(width)),
+        WIDTH=max(16, triton.next_power_of_2(width)),  # tl.dot needs at least 16
         COUNT=max(16, triton.next_power_of_2(count)),
         BLOCK=BLOCK,
         num_warps=1 if count <= 16 else 4,
@@ -138,10 +138,11 @@ def _short_query_kernel(
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program per row and head: softmax(Q K) V over the first `ends` keys, block by block.
+    """One program per row and head: softmax(SCALE · Q Kᵀ) V over the first `ends` keys of a row, block by block.
 
     Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH and COUNT are powers of two not
-    below E and the number of queries `count`; `heads_per_key` query heads share a key head.
+    below E and the number of queries `count`; `heads_per_key` query heads share a key head. BLOCK is the number of keys
+    per iteration; as in flash attention, earlier sums are rescaled whenever a block has a larger maximum score.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group, heads = head // heads_per_key, tl.num_programs(1)
@@ -205,11 +206,12 @@ def _single_query_kernel(
     BEAMS: tl.constexpr,
     NEW: tl.constexpr,
 ):
-    """One program per row and head: softmax(q K) V over the first `ends` keys, block by block, and the new key.
+    """One program per row and head: softmax(SCALE · q Kᵀ) V over the first `ends` keys of a row, and a new key.
 
     Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH a power of two not below it;
     `heads_per_key` query heads share a key head. NEW: there is a new key, which is written at `ends`. BEAMS:
-    `ancestors` says which of the `beam` rows of a source holds each key.
+    `ancestors` says which of the `beam` rows of a source holds each key. BLOCK is the number of keys per iteration; as
+    in flash attention, earlier sums are rescaled whenever a block has a larger maximum score.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group, heads = head // heads_per_key, tl.num_programs(1)
@@ -221,7 +223,7 @@ def _single_query_kernel(
     if NEW:
         k = tl.load(new_key + row * new_key_row + group * new_key_head + e, mask=in_width, other=0.0)
         v = tl.load(new_value + row * new_value_row + group * new_value_head + e, mask=in_width, other=0.0)
-        if head % heads_per_key == 0:
+        if head % heads_per_key == 0:  # one of the query heads that share a key stores it
             tl.store(keys + row * key_row + end * key_position + group * key_head + e, k, mask=in_width)
             tl.store(values + row * value_row + end * value_position + group * value_head + e, v, mask=in_width)
         maximum, total, weighted = tl.sum(q * k.to(tl.float32), 0), total + 1.0, v.to(tl.float32)
@@ -258,7 +260,7 @@ def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsi
         y.contiguous(),
         z,
         weight,
-        weight if bias is None else bias,
+        weight if bias is None else bias,  # a kernel argument must be a tensor, even if it is not read
         width,
         EPSILON=epsilon,
         BIAS=bias is not None,
@@ -272,7 +274,11 @@ def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsi
 def _add_and_norm_kernel(
     x, y, output, weight, bias, width, EPSILON: tl.constexpr, BIAS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """One program per vector: store LayerNorm(x + y) of `width` numbers; WIDTH is `width` as a power of 2."""
+    """One program per vector of `width` numbers: store LayerNorm(x + y) in `output`.
+
+    WIDTH is `width` rounded up to a power of 2; BIAS says whether there is a `bias`. As in torch, the sum x + y is
+    rounded to the dtype of x.
+    """
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     in_width = d < width
     a = tl.load(x + row * width + d, mask=in_width, other=0.0)

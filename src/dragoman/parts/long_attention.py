@@ -12,6 +12,7 @@ Positions are added to the embeddings, as with sinusoidal or learned ones. Packe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -42,7 +43,7 @@ class LongAttentionMixer(Mixer):
         """Create the projections of attention with `heads` heads for vectors of width `dim`.
 
         `project` computes queries, keys and values with one weight, which stacks their matrices (`blocks`: rows of
-        each). `dropout` is that of the attention weights, `bias` whether projections have one.
+        each). `dropout` is that of the attention weights, `bias` whether the projections have a bias.
         """
         super().__init__()
         self.heads, self.width = heads, head_width(dim, heads, kv_heads=None, head_dim=None)
@@ -64,14 +65,14 @@ class LongAttentionMixer(Mixer):
         context: Context,
         visibility: Visibility = CAUSAL,
     ) -> Tensor:
-        """Compute softmax(QKᵀ/√E) V under a mask, by default causal.
+        """Compute softmax(QKᵀ/√E) V under the mask `visibility`, by default causal.
 
         Shape: `inputs` are query B T H E, key and value B S H E → B T H E. The layouts hold positions and lengths of
         their tokens.
         """
         args = AttentionArgs(visibility, dropout=self.dropout if self.training else 0.0, path=self.path)
-        if context.is_traced:
-            formulas = projection_formulas("x", "x", bias=self.project.bias is not None)
+        if context.is_traced:  # intermediate results are recorded, with formulas that explain them
+            formulas = projection_formulas(query="x", memory="x", bias=self.project.bias is not None)
             args = replace(args, quantities=attention_quantities(formulas))
         query, key, value = (x.transpose(1, 2) for x in inputs)  # B H T E
         return attend(query, key, value, query_layout, key_layout, context, args).transpose(1, 2)
@@ -124,7 +125,10 @@ class LocalAttentionMixer(LongAttentionMixer):
         self.same_block = Block(spec.block_size)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty keys and values of one block, B block H E each, as `like`; `max_length` does not matter."""
+        """Create empty caches for keys and values of one block of tokens, B block H E each: the current one of a row.
+
+        They have dtype and device of `like`; `max_length` does not matter.
+        """
         shape = (batch, self.block_size, self.heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
@@ -139,8 +143,9 @@ class LocalAttentionMixer(LongAttentionMixer):
         elif state is not None:
             y, state = self._continue(inputs, context, state)
         elif context.recorder is not None:  # records weights of all pairs of tokens
-            y = self.attend(inputs, context.layout, context.layout, context, self.same_block)
-        else:
+            layout = context.layout
+            y = self.attend(inputs, query_layout=layout, key_layout=layout, context=context, visibility=self.same_block)
+        else:  # a sequence shorter than a block is one block
             y = self._attend_in_blocks(inputs, min(self.block_size, x.shape[1]), context)
         return MixerOutput(self.output(y.flatten(2)), state)
 
@@ -166,7 +171,8 @@ class LocalAttentionMixer(LongAttentionMixer):
         """Attend from one new token per row to its block: B 1 H E.
 
         `inputs` are its query, key and value, B 1 H E each. Key and value are first written into the state, which holds
-        those of the current block (B block H E), at the token's position in the block.
+        those of the current block (B block H E), at the token's position in the block. Entries after it are old ones,
+        from the block before, which the causal mask hides.
         """
         query, key, value = inputs
         rows, positions = row_numbers(query), context.layout.positions  # B 1 each
@@ -258,8 +264,13 @@ class CompressedAttentionMixer(LongAttentionMixer):
         `compress` holds the convolutions of keys and of values, as linear layers over `kernel` vectors.
         """
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
-        self.kernel, self.stride, self.key_stride = spec.kernel, spec.stride, spec.stride
+        self.kernel, self.stride = spec.kernel, spec.stride
         self.compress = nn.ModuleDict({name: nn.Linear(spec.kernel * dim, dim, spec.bias) for name in ("key", "value")})
+
+    def key_labels(self, tokens: Sequence[str]) -> Sequence[str]:
+        """Return a label for each slot: that of zeros first, then the `stride` tokens up to the last one it covers."""
+        ends = range(self.stride, len(tokens) + 1, self.stride)
+        return ["(zero)", *("".join(tokens[end - self.stride : end]) for end in ends)]
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create the state of `batch` rows, for keys and for values, with dtype and device of `like`.
@@ -287,7 +298,8 @@ class CompressedAttentionMixer(LongAttentionMixer):
             new = {"key": key, "value": value}
             state = {name: self._add_to_slots(name, new[name], context.layout, state[name]) for name in new}
             key, value = state["key"]["slots"], state["value"]["slots"]  # B C H E
-        last_token = torch.arange(key.shape[1], device=x.device) * self.stride - 1  # C: position where each slot ends
+        # C: position of the last token of each slot; −1 for slot 0, which all queries see
+        last_token = torch.arange(key.shape[1], device=x.device) * self.stride - 1
         slot_layout = SequenceLayout(last_token.expand(x.shape[0], -1))
         y = self.attend((query, key, value), query_layout=context.layout, key_layout=slot_layout, context=context)
         return MixerOutput(self.output(y.flatten(2)), state)
@@ -305,10 +317,12 @@ class CompressedAttentionMixer(LongAttentionMixer):
     def _attend_in_groups(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
         """Attend from queries, B T H E, to C compressed keys and values (slots), B C H E → B T H E.
 
-        Query i sees the slots up to g = ⌊(i + 1) / stride⌋. The `stride` queries with the same g are computed as
-        additional heads of one query, number g, which sees slots s ≤ g: the causal mask, which fused kernels have.
+        Slot 0 holds zeros, slot s ≥ 1 a compressed window that ends with token s · stride − 1: query i sees the slots
+        up to g = ⌊(i + 1) / stride⌋. The `stride` queries with the same g are computed as additional heads of one
+        query, number g, which sees slots s ≤ g: the causal mask, which fused kernels have.
         """
         count, groups = query.shape[1], key.shape[1]
+        # one padding query in front, because group 0 has only stride − 1 queries, and others to fill the last group
         query = F.pad(query, (0, 0, 0, 0, 1, groups * self.stride - count - 1)).unflatten(1, (groups, self.stride))
         query = query.flatten(2, 3)  # B C stride·H E
         key, value = (slots.repeat(1, 1, self.stride, 1) for slots in (key, value))  # B C stride·H E
@@ -334,10 +348,14 @@ class CompressedAttentionMixer(LongAttentionMixer):
         windows = uncompressed[rows[..., None], end.clamp(max=count - 1)[..., None] + offsets]  # B C kernel H E
         slot = torch.where(end < num_tokens, (first + end + 1) // self.stride, slots.shape[1] - 1)  # B C
         slots = slots.index_put_((rows, slot), self._convolve(name, windows).to(slots.dtype))
-        return {"slots": slots, "waiting": uncompressed[rows, num_tokens + offsets[:-1]]}
+        waiting = uncompressed[rows, num_tokens + offsets[:-1]]  # the last kernel − 1 vectors without padding
+        return {"slots": slots, "waiting": waiting}
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` tokens: projections, compression, and groups of queries that attend to all slots."""
+        """FLOPs for `work.tokens` tokens: projections, compression, and groups of queries that attend to all slots.
+
+        The slots are the compressed keys and one more, slot 0, which holds zeros.
+        """
         compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         compression = sum(module_flops(layer, work.with_tokens(compressed)) for layer in self.compress.values())

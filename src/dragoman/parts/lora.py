@@ -63,7 +63,7 @@ class LoRALinear(nn.Linear):
     def __init__(self, linear: nn.Linear, layer: AdaptedLayer, lora: LoRA) -> None:
         """Adapt the matrices `layer.adapted` of `linear`, whose weight and bias are used and not copied.
 
-        `lora` gives rank, α and dropout; `rows` are the rows of each matrix that is stacked in the weight.
+        `lora` gives rank, α and dropout; `layer.rows` are the rows of each matrix that is stacked in the weight.
         """
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -74,7 +74,8 @@ class LoRALinear(nn.Linear):
         for name in layer.adapted:
             self.lora_a[name] = nn.Parameter(linear.weight.new_empty(lora.rank, self.in_features))
             self.lora_b[name] = nn.Parameter(linear.weight.new_zeros(layer.rows[name], lora.rank))
-            nn.init.kaiming_uniform_(self.lora_a[name], a=math.sqrt(5))  # as the authors: uniform within ±1/√in
+            # as in the authors' code: uniform within ±1/√in_features
+            nn.init.kaiming_uniform_(self.lora_a[name], a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
         """x, … in → W x + b + (α/r) B A dropout(x), … out, with A and B of all adapted matrices at once."""
@@ -87,7 +88,8 @@ def stack_factors(rows: Mapping[str, int], a: Mapping[str, Tensor], b: Mapping[s
     """Return one A and one B whose product B A is the update of a weight in which several matrices are stacked.
 
     The A of the matrices are stacked, too, and their B put along a diagonal, with zeros elsewhere. `rows` gives the
-    number of rows of each matrix by its name; `a` (rank × in) and `b` (rows × rank) lack those that are not adapted.
+    number of rows of each matrix by its name; `a` (rank × inputs) and `b` (rows × rank) lack the names of matrices that
+    are not adapted, whose rows of B A are zero.
     """
     stacked_a = torch.cat([a[name] for name in rows if name in a])
     like = next(iter(b.values()))
@@ -96,10 +98,11 @@ def stack_factors(rows: Mapping[str, int], a: Mapping[str, Tensor], b: Mapping[s
 
 
 def find_adapted_layers(model: nn.Module, targets: Sequence[str]) -> list[AdaptedLayer]:
-    """Return the linear layers of a model with matrices that match one of `targets`, and which of them match.
+    """Return the linear layers of a model with matrices that match one of the LoRA `targets`, and which of them match.
 
-    A target is a word such as "attention" or "query", or a glob pattern over names of matrices. A target that matches
-    nothing raises a UserError.
+    A target is a word such as "attention" or "query", or a glob pattern over names of matrices. A name is that of the
+    parent of the linear layer and the matrix, such as encoder.layers.0.0.body.query, because one layer may compute
+    query, key and value. A target that matches nothing raises a UserError.
     """
     layers = list(_adaptable_layers(model))
     names = [f"{layer.path.rpartition('.')[0]}.{matrix}" for layer in layers for matrix in layer.rows]
@@ -128,7 +131,7 @@ def find_adapted_layers(model: nn.Module, targets: Sequence[str]) -> list[Adapte
 
 
 def add_adapters(model: nn.Module, lora: LoRA) -> None:
-    """Replace the linear layers of a model that match `lora.targets` by `LoRALinear`, in place."""
+    """Replace the linear layers of a model that match `lora.targets` by layers with LoRA updates, in place."""
     for layer in find_adapted_layers(model, lora.targets):
         parent_name, _, name = layer.path.rpartition(".")
         parent = model.get_submodule(parent_name)
@@ -142,7 +145,7 @@ def merge_adapters(weights: Mapping[str, Tensor], model: nn.Module, lora: LoRA) 
     """
     merged = {name: w for name, w in weights.items() if not any(f".{factor}." in name for factor in FACTORS)}
     for layer in find_adapted_layers(model, lora.targets):
-        # frozen updates are zero, and are not stored
+        # updates that `training.freeze` excludes from training stay zero, and are not stored
         adapted = [name for name in layer.adapted if f"{layer.path}.lora_b.{name}" in weights]
         if not adapted:
             continue
@@ -155,9 +158,9 @@ def merge_adapters(weights: Mapping[str, Tensor], model: nn.Module, lora: LoRA) 
 
 
 def _adaptable_layers(model: nn.Module) -> Iterator[AdaptedLayer]:
-    """Yield the linear layers that LoRA can adapt: those that a `Mixer` lists in its attribute `adaptable`.
+    """Yield the linear layers that LoRA can adapt: those that a layer of the model lists in its `adaptable`.
 
-    Each has all matrices that are stacked in its weight; none is adapted yet.
+    Each comes with all matrices that are stacked in its weight (`blocks`: rows of each); none is adapted yet.
     """
     for path, layer in model.named_modules():
         if not isinstance(layer, Mixer):
@@ -170,7 +173,11 @@ def _adaptable_layers(model: nn.Module) -> Iterator[AdaptedLayer]:
 
 
 def _patterns(target: str) -> list[str]:
-    """Return the glob patterns over names of matrices that a target stands for: "query" for "*.query"."""
+    """Return the glob patterns of the matrices that an entry of the setting `lora.targets` selects.
+
+    A word such as "query" gives "*.query", a group of words such as "attention" the patterns of its members, and "all"
+    gives "*". Whole names and patterns stay as they are.
+    """
     if target == "all":
         return ["*"]
     words = TARGET_GROUPS.get(target, (target,))

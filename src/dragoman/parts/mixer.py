@@ -70,10 +70,10 @@ class SequenceLayout:
         allowed, so that batches with different numbers of sequences have the same shapes.
         """
         ends = lengths.cumsum(0)
-        cu_seqlens = nn.functional.pad(ends, (1, 0)).int()  # N+1; attention kernels expect int32
+        cu_seqlens = nn.functional.pad(ends, (1, 0)).int()  # N+1: starts and last end; attention kernels expect int32
         columns = torch.arange(width, device=lengths.device)
         segment_ids = torch.searchsorted(ends, columns, right=True)  # N in unused columns
-        positions = (columns - cu_seqlens[segment_ids]).clamp(max=max_length - 1)
+        positions = (columns - cu_seqlens[segment_ids]).clamp(max=max_length - 1)  # there may be more unused columns
         return SequenceLayout(
             positions[None], segment_ids=segment_ids[None], max_length=max_length, cu_seqlens=cu_seqlens
         )
@@ -95,7 +95,10 @@ class SequenceLayout:
 
     @property
     def num_positions(self) -> int | None:
-        """Upper bound of the number of different `encoded_positions`; None in decoding steps."""
+        """Upper bound of the number of different `encoded_positions`, as the size of a table of position vectors.
+
+        None in decoding steps.
+        """
         if self.max_length is None or self.position_ids is None:
             return self.max_length
         return self.max_length + 1  # `position_ids` go up to `max_length`
@@ -119,9 +122,9 @@ class Memory:
     projections: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # for decoding: path → project_memory()
 
     def select_rows(self, rows: Tensor) -> Memory:
-        """Return the memory of the sources with the numbers `rows` (R), which may repeat, of a padded batch.
+        """Return the encoded source of each of R rows: `rows` (R) are numbers of sources in the batch, and may repeat.
 
-        `projections` are left out: layers compute them anew.
+        The batch must be padded, not packed. `projections` are left out: layers compute them anew.
         """
         lengths = self.layout.lengths
         return Memory(
@@ -140,7 +143,10 @@ class AttentionMasks:
     """Attention masks of one call, computed by the first layer that needs them and shared by layers with equal keys."""
 
     def __init__(self) -> None:
-        """Start without masks; layers add those that they compute, under a key that says what they depend on."""
+        """Start without masks; layers add those that they compute, under a key that says what they depend on.
+
+        The key is the `mask_key` of a layer, such as ("self", number of keys, kind of mask).
+        """
         self.additive: dict[Hashable, Tensor | None] = {}  # B 1 T S: 0 or −∞; None: all visible
         self.blocks: dict[Hashable, BlockMask] = {}  # FlexAttention's, for packed rows
         self.cached_keys: dict[Hashable, CachedKeys] = {}  # by the length of the cache
@@ -228,7 +234,7 @@ class CopyDistribution(NamedTuple):
     tokens: Tensor  # … S: target token as which each position is copied
 
     def map(self, function: Callable[[Tensor], Tensor]) -> CopyDistribution:
-        """Apply `function`, which selects or reshapes target positions, to all tensors."""
+        """Apply `function`, which selects or reshapes target positions, to all three tensors."""
         return CopyDistribution(*map(function, self))
 
 
@@ -244,7 +250,10 @@ class MixerOutput(NamedTuple):
     copying: CopyDistribution | None = None  # added by an output layer that copies from the source
 
     def select_rows(self, rows: slice) -> MixerOutput:
-        """Return the `output` of some rows of the batch and their probabilities of copying, without other fields."""
+        """Return these rows of the batch, as the input of the output layer, which reads no other fields.
+
+        So only `output` and `copying`, the probabilities of copying source tokens, remain; states and losses do not.
+        """
         copying = None if self.copying is None else self.copying.map(lambda tensor: tensor[rows])
         return MixerOutput(self.output[rows], copying=copying)
 
@@ -263,7 +272,6 @@ class Mixer(nn.Module):
     path: str = ""  # qualified name in the model: key of memory projections and of recorded attention weights
     title: str = "layer"  # what it is, in a label such as “encoder layer 2: self-attention”
     supports_packing: bool = True
-    key_stride: int = 1  # tokens per key of recorded attention weights
     #: linear layers that LoRA can adapt, by attribute, with the names of the matrices stacked in their weight
     adaptable: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
@@ -278,6 +286,10 @@ class Mixer(nn.Module):
         """Return the state whose row r (a hypothesis of the beam) continues row `rows[r]` of the given one."""
         return map_state(lambda tensor: tensor.index_select(0, rows), state)
 
+    def key_labels(self, tokens: Sequence[str]) -> Sequence[str]:
+        """Return a label for each key of recorded attention weights; `tokens` are those that the layer attends to."""
+        return tokens
+
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Compute what depends on the encoder's output alone, such as projected keys and values; here nothing."""
         return {}
@@ -288,11 +300,11 @@ class Mixer(nn.Module):
         return self.project_memory(memory) if projections is None else projections
 
     def score_terms(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the terms whose sums are the attention scores of one query (E) and S keys (S E), for an explanation.
+        """Return the terms whose sums are the attention scores of one query (E) and S keys (S E), to explain them.
 
         Each score is the sum of A terms, S A; here of the E products of the elements, times the scale of the layer.
         """
-        scale = getattr(self, "scale", None) or query.shape[-1] ** -0.5
+        scale = getattr(self, "scale", None) or query.shape[-1] ** -0.5  # 1/√E unless the layer has its own
         return query * key * scale
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -333,7 +345,10 @@ class LayerSequence(Mixer):
         return y
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
-        """Return (name, function) of what `forward` calls one after the other: here the layers, in all contexts."""
+        """Return (name, function) of what `forward` calls one after the other: here always the layers.
+
+        Subclasses may choose by the context and the state, which is None for whole sequences.
+        """
         return self.named_layers()
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -349,7 +364,7 @@ class LayerSequence(Mixer):
         for name, layer in self.steps(context, state):
             result = layer(y, context, None if state is None else state[name])
             y, new_state[name] = result.output, result.state
-            if context.is_traced:
+            if context.is_traced:  # intermediate results are recorded, to explain the model
                 context.trace(getattr(layer, "path", self.path), LAYER_OUTPUT, y)
             losses += result.auxiliary_losses
             if result.final_state is not None:
@@ -376,9 +391,10 @@ def assign_paths(root: nn.Module) -> None:
 
 
 def stack_layers(root: nn.Module) -> list[Mixer]:
-    """Return the layers of all stacks in the model `root`, last first.
+    """Return the layers of all stacks (such as encoder and decoder) in the model `root`, the last layer first.
 
-    A stack is itself a `Mixer`, and contains others: those that are inside exactly one other `Mixer` are returned.
+    Layers and stacks are of the class `Mixer`. A layer of a stack is inside exactly one other `Mixer`, the stack; the
+    parts of a layer are inside more.
     """
     layers = {path: module for path, module in root.named_modules() if isinstance(module, Mixer)}
     return [

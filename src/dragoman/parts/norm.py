@@ -50,9 +50,12 @@ class BatchNormModule(nn.BatchNorm1d):
     momentum: float
 
     def __init__(self, dim: int, epsilon: float, momentum: float) -> None:
-        """Normalize `dim` features; `epsilon` is added to the variance, `momentum` updates the running statistics."""
+        """Normalize each of `dim` features; `epsilon` is added to the variance.
+
+        `momentum` is the weight of a batch in the update of the running statistics.
+        """
         super().__init__(dim, eps=epsilon, momentum=momentum)
-        self.register_buffer("num_batches_tracked", None)  # used by cumulative averages only
+        self.register_buffer("num_batches_tracked", None)  # needed for cumulative averages only
 
     def forward(self, x: Tensor, layout: SequenceLayout | None = None) -> Tensor:
         """Normalize each feature of x, … D, with its running mean and variance; in training, with those of the batch.
@@ -65,7 +68,7 @@ class BatchNormModule(nn.BatchNorm1d):
         return ((x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
     def _statistics(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute mean and variance (D each) over tokens, and update the running statistics if gradients are computed.
+        """Compute mean and variance (D each) of x, B T D, over tokens; with gradients, also update the running ones.
 
         `token_mask` (B T) is False at padding, which is not counted. A pass without gradients, such as the first one of
         scheduled sampling, must not count a batch a second time.
@@ -76,7 +79,7 @@ class BatchNormModule(nn.BatchNorm1d):
         mean = (tokens * weight).sum(0) / count
         variance = ((tokens - mean).square() * weight).sum(0) / count
         if torch.is_grad_enabled():
-            unbiased = variance.detach() * count / (count - 1).clamp(min=1)
+            unbiased = variance.detach() * count / (count - 1).clamp(min=1)  # as in torch's batch norm
             self.running_mean.lerp_(mean.detach(), self.momentum)
             self.running_var.lerp_(unbiased, self.momentum)
         return mean, variance

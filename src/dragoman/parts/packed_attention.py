@@ -39,8 +39,8 @@ def packed_attention(
     """Compute attention within the sequences of a packed row by FlexAttention: query 1 H T E, keys 1 G S E → 1 H T E.
 
     Each of the G heads of keys and values is shared by H/G query heads. The layouts say which columns of the row belong
-    to which sequence. Layers with the same `args.mask_key` share their mask in `masks`. Values, and with them the
-    output, may be wider or narrower than keys.
+    to which sequence; `args` holds mask, position biases and scale of the layer. Layers with the same `args.mask_key`
+    share their mask in `masks`. Values, and with them the output, may be wider or narrower than keys.
     """
     mask = masks.blocks.get(args.mask_key)
     if mask is None:
@@ -52,9 +52,9 @@ def packed_attention(
         _score_mod(biased, query_layout.encoded_positions[0], key_layout.encoded_positions[0]) if biased else None
     )
     scale, width = args.scale_of(query), value.shape[-1]
-    query, key, value = (_widen(x, MIN_HEAD_WIDTH) for x in (query, key, value))
+    query, key, value = (_widen(x, MIN_HEAD_WIDTH) for x in (query, key, value))  # FlexAttention's minimum
     shares_heads = key.shape[1] != query.shape[1]
-    y = flex_attention(query, key, value, score_mod, mask, scale=scale, enable_gqa=shares_heads)
+    y = flex_attention(query, key, value, score_mod=score_mod, block_mask=mask, scale=scale, enable_gqa=shares_heads)
     assert isinstance(y, Tensor)
     return y[..., :width]
 
@@ -75,15 +75,16 @@ def varlen_attention(
 ) -> Tensor:
     """Compute attention within the sequences of a packed row by flash attention, without a bias: 1 H T E → 1 H T E.
 
-    The layouts say where each sequence starts. `scale` None is 1/√E. Flash attention needs values as wide as keys: the
-    narrower ones are padded with zeros.
+    Keys and values may have fewer heads, each shared by several query heads. The layouts say where each sequence
+    starts. `scale` None is 1/√E. Flash attention needs half precision, and values as wide as keys: the narrower ones
+    are padded with zeros.
     """
     assert query_layout.cu_seqlens is not None
     assert key_layout.cu_seqlens is not None
     assert query_layout.max_length is not None
     assert key_layout.max_length is not None
     dtype = query.dtype if query.dtype in (torch.float16, torch.bfloat16) else torch.bfloat16
-    heads_per_key = query.shape[1] // key.shape[1]
+    heads_per_key = query.shape[1] // key.shape[1]  # query heads that share a head of keys
     scale, value_width = scale or query.shape[-1] ** -0.5, value.shape[-1]
     width = max(query.shape[-1], value_width)
     query_rows, key_rows, value_rows = (
@@ -124,15 +125,18 @@ def block_mask(query_layout: SequenceLayout, key_layout: SequenceLayout, visibil
     row_end = torch.full_like(key_layout.cu_seqlens[:1], key_width)
     ends = torch.cat((key_layout.cu_seqlens[1:], row_end))  # of each sequence, and of the unused columns
     low = (key_layout.cu_seqlens[first] // PACK_MULTIPLE).clamp(max=key_blocks - 1)
-    high = torch.maximum((ends[last] - 1) // PACK_MULTIPLE, low)
+    high = torch.maximum((ends[last] - 1) // PACK_MULTIPLE, low)  # at least one block, even of an empty sequence
     if query_layout is key_layout and visibility is not None and visibility.past_only:
-        high = torch.minimum(high, torch.arange(blocks, device=high.device))
+        high = torch.minimum(high, torch.arange(blocks, device=high.device))  # no block after that of the query
     count = (high - low + 1).int()  # of key blocks that each query block sees; `index` holds their numbers
     index = (low[:, None] + torch.arange(key_blocks, device=low.device)).clamp(max=key_blocks - 1).int()
     position, key_position = query_layout.positions[0], key_layout.positions[0]
 
     def mask_mod(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Whether query i sees key j: both are in the same sequence, and the visibility allows it."""
+        """Whether the query in column i sees the key in column j: if both are in one sequence, and the mask allows it.
+
+        `batch` and `head`, which FlexAttention passes too, do not matter.
+        """
         same = segment[i] == key_segment[j]
         if visibility is None or visibility.full:
             return same

@@ -25,7 +25,10 @@ class Position(nn.Module):
     is_concatenated = False  # whether its vectors are concatenated to the embeddings instead of being added
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Set `has_score_bias`, `has_value_bias` and `rotates` by which methods the subclass overrides."""
+        """Set `has_score_bias`, `has_value_bias` and `rotates` by which methods the subclass overrides.
+
+        Python calls it for every subclass; `options` are keyword arguments of the class definition, here none.
+        """
         super().__init_subclass__(**options)
         cls.has_score_bias = cls.score_bias is not Position.score_bias
         cls.has_value_bias = cls.value_bias is not Position.value_bias
@@ -46,7 +49,8 @@ class Position(nn.Module):
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Return the bias of the attention scores, broadcastable to B H T S; here None, no bias.
 
-        Queries, B H T E, are scaled by 1/√E and stand at `positions` (B T), keys at `key_positions` (B S).
+        Queries, B H T E, are already multiplied by the scale of the scores, such as 1/√E. They stand at `positions`
+        (B T), keys at `key_positions` (B S).
         """
         return None
 
@@ -61,20 +65,27 @@ class Position(nn.Module):
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Return what is added to the attention output, B H T E, for attention weights B H T S; here None, nothing.
 
-        Queries stand at `positions` (B T), keys at `key_positions` (B S).
+        Vectors added to the values, by the distance of query and key, are summed with these weights. Queries stand at
+        `positions` (B T), keys at `key_positions` (B S).
         """
         return None
 
     def distance_vectors(self) -> Tensor | None:
-        """Return the vectors added to keys at distances from −clip to clip, (2·clip + 1) E; None if there are none."""
+        """Return the vectors added to keys by their distance from the query; None, as here, if there are none.
+
+        They are (2·clip + 1) E, for distances from −clip to clip; larger ones are clipped.
+        """
         return None
 
     def value_distance_vectors(self) -> Tensor | None:
-        """Return the vectors added to values at distances −clip to clip, (2·clip + 1) E; None if there are none."""
+        """Return the vectors added to values by their distance from the query; None, as here, if there are none.
+
+        They are (2·clip + 1) E, for distances from −clip to clip; larger ones are clipped.
+        """
         return None
 
     def flops(self, work: Workload) -> int:
-        """FLOPs of matrix products: none, unless a subclass has some."""
+        """FLOPs of matrix products for `work.tokens` tokens: none, unless a subclass has some."""
         return 0
 
 
@@ -90,13 +101,13 @@ class NoPosition(Spec):
 def _frequencies(dim: int, base: float) -> Tensor:
     """Return the frequencies of sinusoidal and rotary positions, 1 / base^{2i/d} for i < d/2; d is the width `dim`."""
     # From a Python list, so that the values exist even if the model is built on the meta device.
-    return torch.tensor([base ** (-2 * i / dim) for i in range((dim + 1) // 2)])
+    return torch.tensor([base ** (-2 * i / dim) for i in range((dim + 1) // 2)])  # one more if the width is odd
 
 
 def _full_range_frequencies(dim: int, base: float) -> Tensor:
     """Return the frequencies of fairseq's sinusoids, base^{−i/(n − 1)} for i < n = ⌊d/2⌋: from 1 to 1/base."""
     count = dim // 2
-    return torch.tensor([base ** (-i / max(1, count - 1)) for i in range(count)])
+    return torch.tensor([base ** (-i / max(1, count - 1)) for i in range(count)])  # max: no division by 0 if n = 1
 
 
 def _interleave(parts: tuple[Tensor, ...], dim: int) -> Tensor:
@@ -128,10 +139,13 @@ class SinusoidalPosition(Position):
     frequency: Tensor
 
     def __init__(self, dim: int, spec: Sinusoidal) -> None:
-        """Compute frequencies for embeddings of width `dim`; `arrange` puts sines and cosines in the spec's order."""
+        """Compute frequencies for embeddings of width `dim`; `arrange` puts sines and cosines in the spec's order.
+
+        Positions count from `first_position`, 0 but in models of fairseq.
+        """
         super().__init__()
         self.dim, self.first_position = dim, spec.first_position
-        self.arrange = torch.cat if spec.sines_first else _interleave
+        self.arrange = torch.cat if spec.sines_first else _interleave  # sin, cos, sin, cos, …
         frequencies = _full_range_frequencies if spec.full_range else _frequencies
         self.register_buffer("frequency", frequencies(dim, spec.base), persistent=False)
 
@@ -139,7 +153,8 @@ class SinusoidalPosition(Position):
         """Return the sines and cosines of positions times frequencies: positions of any shape … → vectors … D."""
         angle = (positions[..., None] + self.first_position).float() * self.frequency  # … D/2
         sinusoids = self.arrange((angle.sin(), angle.cos()), -1)[..., : self.dim]
-        return nn.functional.pad(sinusoids, (0, self.dim - sinusoids.shape[-1]))  # 0 if an odd width lacks one
+        # zeros if the width is odd and `frequency` rounds half of it down, as in fairseq
+        return nn.functional.pad(sinusoids, (0, self.dim - sinusoids.shape[-1]))
 
     def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Add the sinusoids of the tokens' positions, which the layout holds, to x, B T D."""
@@ -158,13 +173,13 @@ class SinusoidalTable(SinusoidalPosition):
     def __init__(self, position: SinusoidalPosition, length: int, dtype: torch.dtype | None = None) -> None:
         """Precompute the sinusoids of `position` for positions below `length`, in `dtype` (None: float32)."""
         nn.Module.__init__(self)
-        self.__dict__.update(position.__dict__)
+        self.__dict__.update(position.__dict__)  # shares its frequencies and settings
         positions = torch.arange(length, device=position.frequency.device)
         self.register_buffer("table", position.encoding(positions).to(dtype), persistent=False)
 
     def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
         """Add the sinusoids of the tokens' positions (in `layout`) to x, B T D: from the table if it is long enough."""
-        if layout.num_positions is None or layout.num_positions > len(self.table):
+        if layout.num_positions is None or layout.num_positions > len(self.table):  # None: the bound is not known
             return super().embed(x, layout)
         return x + nn.functional.embedding(layout.encoded_positions, self.table)
 
@@ -225,7 +240,10 @@ class Concatenated(Spec):
 
 class ConcatenatedPosition(Position):
     def __init__(self, position: Position, dim: int) -> None:
-        """Concatenate the vectors of `position`, `dim` wide, to embeddings: what it adds to vectors of zeros."""
+        """Concatenate the vectors of `position`, `dim` wide, to embeddings.
+
+        They are what it adds to vectors of zeros.
+        """
         super().__init__()
         self.position, self.dim = position, dim
         self.position.is_concatenated = True
@@ -293,7 +311,7 @@ class RotaryPosition(Position):
     frequency: Tensor
 
     def __init__(self, dim: int, frequency: Tensor) -> None:
-        """`dim` is the width E of a head; `frequency` (E/2) is the angle per position of each pair."""
+        """`dim` is the width E of a head; `frequency` (E/2) is the angle, in radians per position, of each pair."""
         super().__init__()
         if dim % 2:
             raise UserError(
@@ -318,8 +336,11 @@ def distances(positions: Tensor, key_positions: Tensor) -> Tensor:
 
 
 def _check_heads(encoding: str, heads: int, query: Tensor) -> None:
-    """Raise an error if a position encoding, given by name, has another number of heads than the query, B H T E."""
-    if query.shape[1] != heads:  # a single head would silently broadcast
+    """Raise an error if a position encoding has another number of heads than the query, B H T E.
+
+    `encoding` is its name for the message.
+    """
+    if query.shape[1] != heads:  # the biases of a single head would silently be broadcast to all
         raise UserError(
             f"the position encoding {encoding} has {heads} heads, but the attention has {query.shape[1]}: set both to "
             "the same number"
@@ -366,6 +387,7 @@ class BucketedBias(Position):
         """
         size = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         num_exact = self.buckets // 2  # buckets of a single distance; the others are logarithmic
+        # of the logarithmic range: 0 at `num_exact`, 1 at `max_distance`
         fraction = torch.log(size.clamp(min=num_exact).float() / num_exact) / math.log(self.max_distance / num_exact)
         logarithmic = num_exact + (fraction * (self.buckets - num_exact)).long()
         bucket = torch.where(size < num_exact, size, logarithmic.clamp(max=self.buckets - 1))
@@ -425,25 +447,29 @@ class ShawKeys(Position):
     def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the dot products of queries with the vectors of their distances to the keys, B H T S.
 
-        Queries, B H T E, are scaled by 1/√E and stand at `positions` (B T), keys at `key_positions` (B S).
+        Queries, B H T E, are already multiplied by the scale of the scores, such as 1/√E. They stand at `positions`
+        (B T), keys at `key_positions` (B S).
         """
         if query.shape[-1] != self.dim:
             raise UserError(
                 f"Shaw positions have width {self.dim}, but the heads have {query.shape[-1]}: set them as the position "
                 "of the attention, not of the stack"
             )
-        scores = query @ self.keys.weight.to(query.dtype).T  # B H T distances
+        scores = query @ self.keys.weight.to(query.dtype).T  # B H T (2·clip + 1): by distance
         index = self.index(positions, key_positions)
         return scores.gather(-1, index.expand(*scores.shape[:-1], index.shape[-1]))  # B H T S
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: the query (and attention weights) of each of `work.tokens` tokens times all distance vectors."""
+        """FLOPs: the query of each of `work.tokens` tokens times all distance vectors of keys.
+
+        With vectors for values, also its attention weights, summed by distance, times those.
+        """
         return 2 * work.tokens * sum(table.numel() for table in self.parameters())
 
 
 class ShawKeysAndValues(ShawKeys):
     def __init__(self, dim: int, value_dim: int, clip: int) -> None:
-        """Vectors for keys of width `dim` and, in addition, for values of width `value_dim`."""
+        """Create learned vectors of distances −clip to clip, `dim` wide for keys and `value_dim` wide for values."""
         super().__init__(dim, clip)
         self.value_dim = value_dim
         self.values = nn.Embedding(2 * clip + 1, value_dim)
@@ -459,6 +485,7 @@ class ShawKeysAndValues(ShawKeys):
         """
         table = self.values.weight.to(weights.dtype)
         index = self.index(positions, key_positions).expand_as(weights)
+        # B H T (2·clip + 1)
         by_distance = weights.new_zeros(*weights.shape[:-1], len(table)).scatter_add(-1, index, weights)
         return by_distance @ table  # B H T E
 
@@ -493,7 +520,7 @@ class LinearBias(Position):
     slope: Tensor
 
     def __init__(self, heads: int) -> None:
-        """Compute the slope of each of `heads` heads: `slope` (H)."""
+        """Compute the slope m_h of each of `heads` heads, H, for the biases −m_h · |distance| of their scores."""
         super().__init__()
         self.heads = heads
         self.register_buffer("slope", torch.tensor(slopes(heads)), persistent=False)

@@ -130,7 +130,7 @@ class Cells(nn.Module):
         if replaced:  # loading or moving a model can replace the shared weights
             for name in replaced:
                 setattr(rnn, name, getattr(self, name))
-            if self.flatten_weights:
+            if self.flatten_weights:  # not sharded weights: make them contiguous, as cuDNN needs them
                 rnn.flatten_parameters()
         y, final = rnn(x, None if state is None else self.to_torch_state(state))
         return y, self.from_torch_state(final)
@@ -143,7 +143,7 @@ class Cells(nn.Module):
         before the first token, B D per name. The returned state holds what is not an output: the LSTM's cell after the
         last token of each row; here nothing.
         """
-        weights, hidden = self.layer_weights(layer, backward), initial["hidden"][None]
+        weights, hidden = self.layer_weights(layer, backward), initial["hidden"][None]  # hidden state in torch: 1 B D
         if torch.compiler.is_exporting():
             return traced_layer(self.kind, x, hidden=initial["hidden"], cell=None, weights=weights)[0], {}
         with ignore_kernel_warnings():
@@ -165,11 +165,13 @@ class Cells(nn.Module):
         return self.run_sequence(x, state)
 
     def project(self, x: Tensor) -> Tensor:
-        """Return W x + b, the input of the bottom layer's gates: … I → … G, with G = D times the number of gates.
+        """Return W x + b, the input of the bottom layer's gates: … I → … G.
 
-        x may be the first part of the layer's input only; the rest is then added by the caller.
+        G is the number of gates times that of cells, which is D, or more if the output of the cells is projected to D.
+        x may be the first part of the layer's input only: the caller then adds the product with the rest, which may be
+        known later.
         """
-        weight, bias = self.weight("ih", 0)
+        weight, bias = self.weight("ih", layer=0)
         return F.linear(x, weight[:, : x.shape[-1]], bias)
 
     def weight(self, side: str, layer: int) -> tuple[Tensor, Tensor]:
@@ -179,17 +181,17 @@ class Cells(nn.Module):
     def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
         """Compute one step of all layers: the output of the top layer, B D, and the new state, B L D per name.
 
-        `gates` (B G) is W x + b of the bottom layer, as returned by `project`, with G = D times the number of gates;
-        `state` is the state before the step, B L D per name.
+        `gates` (B G) is W x + b of the bottom layer, as returned by `project`; `state` is the state before the step,
+        B L D per name.
         """
-        if self.layers == 1:  # without copies
+        if self.layers == 1:  # faster, because the states of layers need not be stacked
             previous = {name: value.squeeze(1) for name, value in state.items()}  # B D
             new = self.next_state(gates, previous, *self.recurrent_weights(0))
             return new["hidden"], {name: new[name].unsqueeze(1) for name in state}
         states: list[State] = []  # of each layer
         by_layer = {name: value.unbind(1) for name, value in state.items()}
         for layer in range(self.layers):
-            if layer > 0:
+            if layer > 0:  # the input is the output of the layer below
                 x = dropout(states[-1]["hidden"], self.dropout, self.training)
                 gates = F.linear(x, *self.weight("ih", layer))
             previous = {name: values[layer] for name, values in by_layer.items()}  # B D
@@ -211,7 +213,7 @@ class Cells(nn.Module):
                 yield replace(quantity, name=quantity.name + label), value
 
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
-        """Return the gates of one layer in one step, B D each, with their descriptions; an Elman RNN has none.
+        """Return the gates of one layer in one step, B D each, with their descriptions; here, for Elman RNNs, none.
 
         `gates` (B G) is W x + b, `previous` the state before the step (B D per name), `weights` are U and its bias.
         """
@@ -224,7 +226,7 @@ class Cells(nn.Module):
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
         """Compute one step of one layer: the new state, B D per name, from the previous one.
 
-        `gates` (B G) is W x + b, with G = D times the number of gates; `weights` are those of `recurrent_weights`.
+        `gates` (B G) is W x + b, as returned by `project`; `weights` are those of `recurrent_weights`.
         """
         matrix, bias = weights
         return self.cell(gates, F.linear(previous["hidden"], matrix, bias), previous)
@@ -277,7 +279,8 @@ class LSTMCells(Cells):
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences with one layer, by its number, and direction: x, B T I → outputs B T D, final cell B D.
 
-        I is the width of the layer's input, `initial` the state before the first token, B D per name. At padding, where
+        I is the width of the layer's input, `initial` the state before the first token, B D per name. With `backward`,
+        the weights are those of the backward direction; the caller has reversed the sequences. At padding, where
         `padding` (B T) is True, the cell stays unchanged: an additional input, 1 at padding, has such large weights
         that the input gate i is 0 and the forget gate f is 1.
         """
@@ -302,6 +305,7 @@ class LSTMCells(Cells):
 
         `gates` = W x and `recurrent` = U h, B 4D each, stack i, f, g and o; `previous` holds h and c ("cell").
         """
+        # in training on a CPU, an explicit derivative is faster than autograd's
         if torch.is_grad_enabled() and gates.device.type == "cpu" and not torch.compiler.is_compiling():
             hidden, cell = LSTMCell.apply(gates, recurrent, previous["cell"])
             return {"hidden": hidden, "cell": cell}
@@ -312,7 +316,8 @@ class LSTMCells(Cells):
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
         """Return gates i, f and o, candidate g and new cell of one layer in one step, B D each, with descriptions.
 
-        `gates` (B 4D) is W x + b, `previous` the state before the step, `weights` are U, its bias, and perhaps more.
+        `gates` (B 4D) is W x + b, `previous` the state before the step, `weights` are U, its bias and, of cells whose
+        output is projected, the projection, which is not needed here.
         """
         i, f, g, o = (gates + F.linear(previous["hidden"], *weights[:2])).chunk(4, dim=-1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
@@ -326,23 +331,30 @@ class ProjectedLSTMCells(LSTMCells):
     state_formula = "W_r (o ⊙ tanh(c))"
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
-        """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state."""
+        """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state.
+
+        `state` is the initial state, zero if None. Torch's warning that oneDNN's kernels have no projection is ignored.
+        """
         with ignore_kernel_warnings():
             return super().run_sequence(x, state)
 
     def layer_weights(self, layer: int, backward: bool) -> list[Tensor]:
-        """Return the matrices for input and previous state, their biases, and W_r, of a layer and direction."""
+        """Return the matrices for input and previous state of a layer and direction, their biases, and W_r.
+
+        W_r projects the cells to the narrower output.
+        """
         projection = getattr(self, f"weight_hr_l{layer}{'_reverse' if backward else ''}")
         return [*super().layer_weights(layer, backward), projection]
 
     def recurrent_weights(self, layer: int) -> tuple[Tensor, ...]:
-        """Return the matrix U of a layer, from state to gates, its bias, and W_r."""
+        """Return the matrix U of a layer, from state to gates, its bias, and the projection W_r of its output."""
         return *super().recurrent_weights(layer), getattr(self, f"weight_hr_l{layer}")
 
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
         """Compute one step of one layer: the new cell, B C for C cells, and the projected hidden state, B D.
 
-        `gates` (B 4C) is W x + b, `previous` the state before the step; `weights` are U, its bias and W_r.
+        `gates` (B 4C) is W x + b, `previous` the state before the step; `weights` are U, its bias and the projection
+        W_r.
         """
         matrix, bias, projection = weights
         state = super().next_state(gates, previous, matrix, bias)
@@ -354,7 +366,10 @@ class LSTMCell(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, recurrent: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden state and cell, B D each, from `gates` = W x, `recurrent` = U h (B 4D each), and old cell."""
+        """Return hidden state o ⊙ tanh(c) and cell c, B D each, from `gates` = W x and `recurrent` = U h, B 4D each.
+
+        Both stack i, f, g and o; `previous` (B D) is the cell before the step.
+        """
         gates = gates + recurrent
         i, f, g, o = gates.chunk(4, -1)
         for gate in (i, f, o):
@@ -443,7 +458,9 @@ class ResetBeforeGRUCells(GRUCells):
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences step by step with one layer, by its number, and direction: x, B T I → outputs B T D.
 
-        `initial` is the state before the first token. Padding comes last, so that it changes no output before it.
+        With `backward`, the weights are those of the backward direction, for which the caller has reversed the
+        sequences. `initial` is the state before the first token. Padding comes last, so that it changes no output
+        before it. No other state is returned (an empty dict): the last hidden state is an output.
         """
         if torch.compiler.is_exporting():
             return super().run_layer(x, padding, layer, backward, initial)
@@ -498,13 +515,15 @@ def build_cells(
     `cell_dim` are those of each direction.
     """
     if cell_dim is None:
-        return CELLS[kind](inputs, dim, layers, dropout, bidirectional)
+        return CELLS[kind](inputs, dim, layers=layers, dropout=dropout, bidirectional=bidirectional)
     if CELLS[kind] is not LSTMCells or cell_dim <= dim:
         raise UserError(
             f"cell_dim is the number of cells of an LSTM whose output is projected to fewer numbers, {dim} here, but "
             f"it is {cell_dim}, and the cell {kind!r}: raise cell_dim or leave it out, and set the cell to 'lstm'"
         )
-    return ProjectedLSTMCells(inputs, dim, layers, dropout, bidirectional, cell_dim)
+    return ProjectedLSTMCells(
+        inputs, dim, layers=layers, dropout=dropout, bidirectional=bidirectional, cell_dim=cell_dim
+    )
 
 
 @dataclass(frozen=True)
@@ -559,7 +578,7 @@ class RecurrentMixer(Mixer):
         )
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create a state of zeros, with dtype and device of `like`."""
+        """Create a state of zeros for `batch` rows, with dtype and device of `like`; `max_length` does not matter."""
         return self.cells.init_state(batch, like)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:

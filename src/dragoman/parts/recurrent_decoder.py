@@ -46,11 +46,11 @@ class Summary(Spec):
 
     def __call__(self, memory: Memory) -> Tensor:
         """Return one vector per encoded source, B × `width`: here the final state of the encoder's top layer."""
-        return encoder_final_state(memory)["hidden"][:, -1]
+        return encoder_final_state(memory)["hidden"][:, -1]  # of B L D, the last of L layers
 
 
 def encoder_final_state(memory: Memory) -> State:
-    """Return the final state of the encoder, or raise an error if the encoder is not recurrent."""
+    """Return the final state of the encoder, B L D per name, or raise an error if the encoder is not recurrent."""
     if memory.final_state is None:
         raise UserError(
             "this decoder starts from the final state of the encoder, but the encoder has none: use a recurrent encoder"
@@ -132,7 +132,8 @@ class ProjectedInitialState(InitialState):
     def __init__(self, summary: Summary | None, layers: int, dim: int) -> None:
         """Create W of the initial hidden state tanh(W v) as `hidden`, for `layers` states of width `dim`.
 
-        v is the `summary` of the source or, if it is None, the source vector that the decoder reads at every step.
+        v is what `summary` computes from the encoder's output, such as its last state, or, if `summary` is None, the
+        source vector that the decoder reads at every step.
         """
         super().__init__()
         self.summary = summary
@@ -188,7 +189,10 @@ class FromContext(Spec):
     """s_0 = tanh(W c), c being a fixed context (Cho et al. 2014, §A.1.2)."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        """Create tanh(W v) for `layers` layers of width `dim`, v being the decoder's context instead of a summary."""
+        """Create tanh(W v) for `layers` layers of width `dim`, v being the source vector that the decoder always reads.
+
+        It is that of the decoder's fixed context, so that no summary is computed for v.
+        """
         return ProjectedInitialState(summary=None, layers=layers, dim=dim)
 
 
@@ -222,13 +226,16 @@ class ContextModule(nn.Module):
 
 class FixedContextModule(ContextModule):
     def __init__(self, summary: Summary, dim: int) -> None:
-        """Create V of the source vector tanh(V summary) as `project`, for a model of width `dim`."""
+        """Create V and b of the source vector c = tanh(V s + b) as `project`, for a model of width `dim`.
+
+        s is the vector that `summary` computes from the encoder's output, such as its last state or the mean.
+        """
         super().__init__()
         self.summary = summary
         self.project = nn.Linear(summary.width(dim), dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """Return the context of each source, tanh(V summary), B D."""
+        """Return the source vector of each source, c = tanh(V s + b), B D, s being the summary of the source."""
         return {"context": torch.tanh(self.project(self.summary(memory)))}
 
     def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
@@ -250,7 +257,7 @@ class AttentionContextModule(ContextModule):
     attends = True
 
     def __init__(self, score: Score) -> None:
-        """Create attention over the source, in which `score` compares a query with the encoder's states."""
+        """Create attention over the source; `score`, such as a dot product, compares queries and encoder states."""
         super().__init__()
         self.score = score
 
@@ -266,12 +273,13 @@ class AttentionContextModule(ContextModule):
         """
         memory = context.encoded_source
         folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
-        key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S D
+        key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S A (prepared keys) and B 1 S D
         args = AttentionArgs(score=self.score, path=path)
         if context.is_traced:  # intermediate results are recorded, with formulas that explain them
             keys = replace(SOURCE_KEY, formula=self.score.key_formula)
             energies = replace(ENERGIES, formula=self.score.formula)
             args = replace(args, quantities=(STATE_QUERY, keys, SOURCE_VALUE, energies))
+        # the layout of the queries has R rows, but is not read: no mask or bias depends on their positions
         y = attend(
             folded, key, value, query_layout=context.layout, key_layout=memory.layout, context=context, args=args
         )
@@ -324,7 +332,10 @@ class ReadoutModule(nn.Module):
     """Base class of readouts, which compute what the output layer reads; here the decoder's state itself."""
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return what the output layer reads, … D, from input x, state and attention, … D each: here the state."""
+        """Return what the output layer reads, … D: here the state of the cells, `hidden` (… D).
+
+        Subclasses combine it with the input x and with what the decoder sees of the source, `context`, … D each.
+        """
         return hidden
 
 
@@ -335,18 +346,27 @@ class AttentionalReadoutModule(ReadoutModule):
         self.combine = nn.Linear(2 * dim, dim, bias=False)
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return tanh(W_c [context; hidden]), … D each → … D; the input x is not used."""
+        """Return tanh(W_c [context; hidden]), … D each → … D; the input x is not used.
+
+        `context` is what the decoder sees of the source, such as its attention, `hidden` the state of the cells.
+        """
         return torch.tanh(self.combine(torch.cat((context, hidden), -1)))
 
 
 class MaxoutReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
-        """Create the matrix `combine` from state, input and context, of width `dim` each, to `dim` pairs of numbers."""
+        """Create the matrix `combine` from state, input and context, of width `dim` each, to `dim` pairs of numbers.
+
+        The context is what the decoder sees of the source, such as its attention; the larger of each pair is returned.
+        """
         super().__init__()
         self.combine = nn.Linear(3 * dim, 2 * dim)
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Map input x, state and context, … D each, to D pairs of numbers, and return the larger of each pair: … D."""
+        """Map input x, state (`hidden`) and context, … D each, to D pairs of numbers; return the larger of each: … D.
+
+        `context` is what the decoder sees of the source, such as its attention.
+        """
         return self.combine(torch.cat((hidden, x, context), -1)).unflatten(-1, (-1, 2)).amax(-1)
 
 
@@ -474,7 +494,7 @@ class RecurrentDecoderMixer(Mixer):
                     x, context, projections, cells=cells, feedback=feedback, token_mask=layout.token_mask
                 )
         else:  # whole sequences at once
-            # a fixed context, which does not depend on the query x
+            # a context that is fed to the cells here is the same at every step, so that the query x does not matter
             inputs = torch.cat((x, self.context(x, context, projections, self.path)), -1) if self.feeds_context else x
             hidden, cells = continue_rows(self.cells, inputs, layout, state=cells)
             source_context = self.context(hidden, context, projections, self.path)
@@ -514,8 +534,8 @@ class RecurrentDecoderMixer(Mixer):
         each step, the attention is computed before or after the cells, and the feedback (attention or output) enters
         the gates. `token_mask` (R T) is False at padding, which leaves state and feedback unchanged; None: no padding.
         """
-        gates = self.cells.project(x)  # R T G: what x adds to all gates, G = D times the number of gates
-        feedback_weight = self.cells.weight("ih", layer=0)[0][:, self.dim :]  # G D
+        gates = self.cells.project(x)  # R T G: what x adds to all gates of all cells
+        feedback_weight = self.cells.weight("ih", layer=0)[0][:, self.dim :]  # G D: columns after those for x
         attends_before = self.attends_before or not self.context.attends  # a fixed context is there before the step
         states: list[Tensor] = []
         contexts: list[Tensor] = []

@@ -36,7 +36,8 @@ class Spec(Configurable):
 def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
     """Build the module that a spec describes, for width `dim`; raise an error if it is not of the class `kind`.
 
-    Specs without a module, such as attention masks, are themselves of the class `kind` and returned as they are.
+    Specs without a module of their own, such as attention masks, do not override `build`: they are returned as they
+    are.
     """
     part = spec if isinstance(spec, kind) or type(spec).build is Spec.build else spec.build(dim)
     if not isinstance(part, kind):
@@ -66,7 +67,7 @@ def from_dict(data: Any, classes: Mapping[str, type[Configurable]], what: str = 
         return tuple(from_dict(item, classes, what) for item in data)
     if not isinstance(data, dict):
         return data
-    data = legacy.translate_description(data)  # renames what older versions have written
+    data = legacy.translate_description(data)  # renames kinds and fields that older versions have written
     kind = data.get("kind")
     if not isinstance(kind, str):
         raise UserError(
@@ -107,14 +108,17 @@ def _type_problem(value: Any, hint: Any) -> str:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the annotated type `hint`; an int is also a float, but a bool is neither."""
+    """Whether a value has the annotated type `hint`; an int is also a float, but a bool is neither.
+
+    Unions, literals and tuples of any length are supported, and plain classes.
+    """
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
     if origin is typing.Literal:
         return value in typing.get_args(hint)
     if origin is tuple:
-        item_type = typing.get_args(hint)[0]
+        item_type = typing.get_args(hint)[0]  # of tuple[item, ...]
         return isinstance(value, tuple) and all(_fits(item, item_type) for item in value)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -129,7 +133,7 @@ def _readable(hint: Any) -> str:
         return " or ".join(_readable(option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
-    if type(hint) is type:
+    if type(hint) is type:  # a plain class
         return "None" if hint is type(None) else hint.__name__
     return re.sub(r"\b(\w+\.)+", "", str(hint))  # without module names
 

@@ -99,7 +99,7 @@ class ResidualMixer(Mixer):
     def __init__(self, body: Mixer, before: nn.Module, after: nn.Module, dropout: float) -> None:
         """Create after(x + dropout(body(before(x)))): `body` is a layer, `before` and `after` norms or identities."""
         super().__init__()
-        self.body, self.title = body, body.title
+        self.body, self.title = body, body.title  # the title names the layer for users
         self.before = before
         self.after = after
         self.dropout = Dropout(dropout)
@@ -115,7 +115,7 @@ class ResidualMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Return after(x + dropout(body(before(x)))), B T D → B T D, with the state and other results of the body."""
         normalized = self.before(x, context.layout)
-        if normalized is not x:
+        if normalized is not x:  # `before` is a norm, not an identity
             context.trace(self.body.path, NORMALIZED, normalized)
         result: MixerOutput = self.body(normalized, context, state)
         output = add_and_norm(x, self.dropout(result.output), norm=self.after, layout=context.layout)
@@ -143,14 +143,14 @@ class ParallelMixer(LayerSequence):
     title = "parallel layers"
 
     def __init__(self, bodies: list[Mixer], norm: nn.Module, dropout: float) -> None:
-        """Create x + Σ_k dropout(f_k(norm(x))): `bodies` are the layers f_k."""
+        """Create x + Σ_k dropout(f_k(norm(x))): `bodies` are the layers f_k, which all read the same normalized x."""
         super().__init__()
         self.bodies = nn.ModuleList(bodies)
         self.norm = norm
         self.dropout = Dropout(dropout)
 
     def named_layers(self) -> NamedLayers:
-        """Return the layers, named "0", "1", …."""
+        """Return the parallel layers as (name, layer), named "0", "1", …."""
         return [(name, cast(Mixer, body)) for name, body in self.bodies.named_children()]
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
@@ -231,9 +231,9 @@ class StackMixer(LayerSequence):
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create the states of all layers for `batch` rows of up to `max_length` tokens, as `like` (dtype, device).
+        """Create the states of all layers for `batch` rows of up to `max_length` tokens.
 
-        More tokens than the position encoding supports raise a UserError.
+        They have dtype and device of `like`. More tokens than the position encoding supports raise a UserError.
         """
         limit = self.position.max_length
         if limit is not None and max_length > limit:
@@ -251,7 +251,7 @@ class StackMixer(LayerSequence):
         embedding = x
         x = self.position.embed(embedding, context.layout)
         context.trace(self.path, EMBEDDING, embedding)
-        if context.is_traced and x is not embedding and x.shape == embedding.shape:
+        if context.is_traced and x is not embedding and x.shape == embedding.shape:  # not if it was concatenated
             context.trace(self.path, POSITION_VECTOR, x - embedding)
         x = self.project(self.dropout(self.input_norm(x, context.layout)))
         if x is not embedding:
@@ -262,7 +262,7 @@ class StackMixer(LayerSequence):
         """Return (name, function) of what runs one after the other: all layers.
 
         With gradient checkpointing, they are blocks of layers that are recomputed in the backward pass, but not in
-        decoding (with a state) and while attention is recorded.
+        decoding (with a state) and while attention is recorded, which would then be recorded twice.
         """
         recomputes = self.gradient_checkpointing and torch.is_grad_enabled()
         if not recomputes or state is not None or context.recorder is not None:
@@ -289,7 +289,7 @@ class LayerBlock(LayerSequence):
         self._layers = layers  # in a list, so that they are not registered twice
 
     def named_layers(self) -> NamedLayers:
-        """Return the layers of the block."""
+        """Return the layers of the block as (name, layer), in the order in which they run."""
         return self._layers
 
     def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:

@@ -37,12 +37,15 @@ class Trace(dict[str, list[Tensor]]):
     """
 
     def __init__(self) -> None:
-        """Start without results."""
+        """Start without results: layers add them by path and name of the quantity."""
         super().__init__()
         self.results: dict[tuple[str, str], TracedValue] = {}
 
     def add(self, path: str, quantity: Quantity, value: Tensor) -> None:
-        """Keep the value of a quantity of the layer `path` in place of an earlier one."""
+        """Keep the value of a quantity of the layer `path` in place of an earlier one, as the last of all results.
+
+        `value` is detached from the graph of gradients.
+        """
         key = (path, quantity.name)
-        self.results.pop(key, None)
+        self.results.pop(key, None)  # a new key comes last in a dict
         self.results[key] = TracedValue(path, quantity, value.detach())

@@ -26,7 +26,7 @@ class Visibility(Spec):
     supports_packing: ClassVar[bool] = True
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether position i sees position j, elementwise."""
+        """Whether position i sees position j, elementwise: here if j is not after i."""
         return j <= i
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
@@ -45,7 +45,7 @@ class Full(Visibility):
     past_only = False
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return True for all pairs, broadcast to the shape of i and j."""
+        """Return True for all pairs, broadcast to the shape of i and j: no position is negative."""
         return (i >= 0) & (j >= 0)
 
 
@@ -94,7 +94,8 @@ class Prefix(Visibility):
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
         """Return which keys each query sees, B T S, from the positions of queries (B T) and keys (B S).
 
-        The context holds the prefix length of each row, which chooses its mask: negative for right-to-left.
+        The context holds the prefix length of each row, which chooses its mask: negative for right-to-left. It also
+        says which tokens are placeholders, such as masks in the place of the next token, that no other token sees.
         """
         i, j = query[:, :, None], key[:, None, :]
         visible = j <= i
