@@ -244,7 +244,7 @@ def test_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
         "no field 'dragoman'": tokenizers.Tokenizer.from_str(whole).to_str(),
         "version 99": changed(dragoman={"version": 99, "kind": "bpe", "marker": "initial"}),
         "unknown type of tokenizer": changed(dragoman={"version": 1, "kind": "bpee", "marker": "initial"}),
-        "unknown word marker": changed(dragoman={"version": 1, "kind": "bpe", "marker": "middle"}),
+        "unknown space marker": changed(dragoman={"version": 1, "kind": "bpe", "marker": "middle"}),
         "is damaged .Token": changed(merges=[["no", "such"]]),
         "begin with": changed(vocab={"a": 0}, merges=[]),
         "not consecutive": changed(vocab=gap),

@@ -78,18 +78,20 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
         if section == "chosen":  # automatically chosen settings by their dotted names
             sections[section] = dict(settings)
             continue
-        if section not in SECTIONS:
+        section_class = SECTIONS.get(section)
+        if section_class is None:
             raise unknown_name(f"section in {where}:", section, SECTIONS)
         if not isinstance(settings, dict):
             raise UserError(
                 f"{where}: the section {section} must map settings to values, but is {settings!r}: write one "
                 "'NAME: VALUE' per line"
             )
-        known = settings_of(SECTIONS[section])
+        declared = settings_of(section_class)
         for name in settings:
-            if name not in known:
-                raise unknown_name(f"setting in {where}:", f"{section}.{name}", [f"{section}.{key}" for key in known])
-        sections[section] = SECTIONS[section](**settings)
+            if name not in declared:
+                known_names = [f"{section}.{key}" for key in declared]
+                raise unknown_name(f"setting in {where}:", f"{section}.{name}", known_names)
+        sections[section] = section_class(**settings)
     return Config(**sections)
 
 
@@ -112,20 +114,21 @@ def from_yaml(path: Path) -> Config:
             f"the configuration file {path} is not valid YAML ({str(error).splitlines()[0]}): write sections of "
             "settings, such as 'training: {steps: 1000}'"
         ) from None
-    return from_dict({} if values is None else values, str(path))
+    return from_dict({} if values is None else values, where=str(path))  # None: an empty file
 
 
 def to_yaml(config: Config) -> str:
     """Write all settings of a configuration as YAML."""
-    return yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(_tuples_to_lists(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
 
 
 def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     """Replace settings by their dotted names: `replace_settings(config, {"training.steps": 1000})`."""
     tree = dataclasses.asdict(config)
+    system = values.get("system.name", config.system.name)
     for name, value in values.items():
-        system = values.get("system.name", config.system.name)
-        if (present_name := legacy.renamed_setting(name, system)) != name:  # a name of an earlier version
+        # a name of an earlier version; the settings of custom systems were never renamed
+        if (present_name := legacy.renamed_setting(name, system)) != name:
             raise UserError(f"the setting {name} is now called {present_name}: use that name")
         section, *keys = name.split(".")
         if section not in SECTIONS:
@@ -133,12 +136,12 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
         if not keys:
             raise UserError(f"{name} is a section: set its settings one by one, such as training.steps")
         settings = tree[section]
-        for depth, key in enumerate(keys[:-1], 1):  # "system.settings.dropout" is nested more deeply
+        for depth, key in enumerate(keys[:-1], 1):  # such as "settings" of "system.settings.dropout"
             if not isinstance(settings.get(key), dict):
                 raise unknown_name("section", ".".join([section, *keys[:depth]]), SECTIONS)
             settings = settings[key]
         settings[keys[-1]] = value
-    return from_dict(tree, "--set")
+    return from_dict(tree, where="--set")
 
 
 def override_settings(config: Config, settings: Sequence[str]) -> Config:
@@ -159,7 +162,10 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def setting_type(name: str) -> Any:
-    """Return the declared type of a setting, such as "training.steps"; Any for an unknown one or a key of a mapping."""
+    """Return the declared type of a setting, such as `int | None` for "training.steps".
+
+    It is Any for a key of a mapping, such as "system.settings.dropout", and for an unknown setting.
+    """
     section, _, key = name.partition(".")
     settings = settings_of(SECTIONS[section]) if section in SECTIONS else {}
     return settings[key].hint if key in settings else Any
@@ -176,42 +182,47 @@ def record_automatic_settings(given: Config, resolved: Config) -> Config:
         for name, value in settings_by_name(resolved).items()
         if name not in given_values or given_values[name] != value
     }
-    return dataclasses.replace(resolved, chosen=_plain(chosen))
+    return dataclasses.replace(resolved, chosen=_tuples_to_lists(chosen))
 
 
 def is_automatic(config: Config, name: str) -> bool:
-    """Whether a setting, by its dotted name, has been left open by the user: it is None or was chosen automatically."""
+    """Whether the user has not set a setting such as "training.steps": it is None or was chosen automatically."""
     section, _, key = name.partition(".")
     value = getattr(getattr(config, section), key)
     return value is None or (name in config.chosen and config.chosen[name] == value)
 
 
 def without_automatic_settings(config: Config) -> Config:
-    """Return the settings that the user gave, for another run.
+    """Return the settings that the user gave, for another run: automatic choices are set back to their defaults.
 
-    `config.chosen` holds the automatic choices by dotted name: those that have not been changed since are unset.
+    `config.chosen` holds the automatic choices by dotted name. A setting whose value now differs from its automatic
+    choice has been changed by the user, and is kept.
     """
     tree, defaults = dataclasses.asdict(config), settings_by_name(Config())
     tree["chosen"], tree["training"]["extended_at"] = {}, 0  # another run has not been extended by --resume
-    values = _plain(settings_by_name(config))
+    values = _tuples_to_lists(settings_by_name(config))
     for name, chosen_value in config.chosen.items():
-        if name not in values or values[name] != chosen_value:  # changed since
+        if name not in values or values[name] != chosen_value:  # changed by the user
             continue
         *sections, key = name.split(".")
         settings = tree
         for section in sections:
             settings = settings[section]
-        if name not in defaults:  # a setting of the system or objective
+        if name not in defaults:  # a setting of the system or objective: `Config()` has no default for it
             del settings[key]
         elif chosen_value is False and defaults[name] is False:
-            settings[key] = True  # a choice equal to the default is recorded only if the user gave the opposite
+            # `chosen` holds only values that differ from the user's: instead of this default, the user gave true
+            settings[key] = True
         else:
             settings[key] = defaults[name]
     return from_dict(tree)
 
 
 def settings_by_name(config: Config) -> dict[str, Any]:
-    """Return all settings by their dotted names, without the mappings `chosen` and `search.strategy`."""
+    """Return all settings by their dotted names, but not the mappings `chosen` and `search.strategy`.
+
+    `chosen` is no setting, and the keys of `search.strategy` are no names of settings.
+    """
     tree = dataclasses.asdict(config)
     del tree["chosen"], tree["search"]["strategy"]
     return flatten_settings(tree)
@@ -220,7 +231,7 @@ def settings_by_name(config: Config) -> dict[str, Any]:
 def flatten_settings(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return nested settings by dotted names: `{"training": {"steps": 9}}` becomes `{"training.steps": 9}`.
 
-    `path` is the beginning of all names, such as "system." for values that are nested in this section.
+    `path` is put before all names, such as "system." for the settings of this section.
     """
     flat: dict[str, Any] = {}
     for name, value in values.items():
@@ -231,8 +242,8 @@ def flatten_settings(values: Mapping[str, Any], path: str = "") -> dict[str, Any
     return flat
 
 
-def _plain(value: Any) -> Any:
-    """Return a value (nested in dictionaries and tuples) with lists instead of tuples, for YAML."""
+def _tuples_to_lists(value: Any) -> Any:
+    """Return a value (nested in dictionaries and tuples) with lists instead of tuples, which YAML does not have."""
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+        return {name: _tuples_to_lists(item) for name, item in value.items()}
+    return [_tuples_to_lists(item) for item in value] if isinstance(value, tuple) else value

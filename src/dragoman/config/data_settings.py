@@ -27,7 +27,7 @@ class DataConfig(Section, section="data"):
     target: Files = setting(
         (),
         "Training target files: line n translates line n of the source file. Empty: the source files contain the "
-        "targets, or there are none.",
+        "targets as well, or the training needs none (a language model).",
     )
     valid_source: Files = setting(
         (), "Validation source files. Without them, part of the training data is held out for validation."
@@ -36,7 +36,7 @@ class DataConfig(Section, section="data"):
         (), "Validation target files: line n translates line n of the validation source file."
     )
     test_source: Files = setting(
-        (), "Test source files, only used to count test sentences that also occur in the training data."
+        (), "Test source files, only used to count the test sentences that also occur in the training data."
     )
     test_target: Files = setting((), "Test target files: line n translates line n of the test source file.")
     format: str = setting(
@@ -47,12 +47,14 @@ class DataConfig(Section, section="data"):
     source_column: str | None = setting(
         None,
         "Source column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
-        auto="0 in TSV, else `source` or data.source_language",
+        auto="0 in TSV without a header, else the column named as data.source_language or `source`, or the first of "
+        "two",
     )
     target_column: str | None = setting(
         None,
         "Target column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
-        auto="1 in TSV, or 2 if column 1 holds features; else `target` or data.target_language",
+        auto="1 (2 if column 1 holds features) in TSV without a header, else the column named as data.target_language "
+        "or `target`, or the second of two",
     )
     header: bool | None = setting(
         None,
@@ -61,31 +63,33 @@ class DataConfig(Section, section="data"):
     )
     source_language: str = setting(
         "",
-        "Source language, such as en or eng_Latn: code of a multilingual model, language of a translation memory "
-        "(TMX), extension of Moses files (corpus.en for the source `corpus`), or name of the source column.",
+        "Source language, such as en or eng_Latn. It selects the language code of a multilingual model, the texts of a "
+        "translation memory (TMX), the file of a Moses corpus (corpus.en for the source `corpus`), or the column.",
     )
     target_language: str = setting(
         "",
-        "Target language, such as de or deu_Latn: code of a multilingual model, language of a translation memory "
-        "(TMX), extension of Moses files (corpus.de for the source `corpus`), or name of the target column.",
+        "Target language, such as de or deu_Latn. It selects the language code of a multilingual model, the texts of a "
+        "translation memory (TMX), the file of a Moses corpus (corpus.de for the source `corpus`), or the column.",
     )
     features_column: str | None = setting(
         None,
-        "Column with the features of a source, its labels such as V;PST;3 (the inflected form to generate): the number "
-        "of a TSV column from 0, or a key of JSON lines. The model reads each feature as one token before those of the "
+        "Column with the features of a source, its labels such as V;PST;3 (the inflected form to generate): its name, "
+        "or its number from 0 in a TSV or CSV file. The model reads each feature as one token before those of the "
         "source. An empty text: there are none.",
-        auto="2 or 1 if that column of TSV holds features, or `features`",
+        auto="the column named `features`; 2 or 1 in TSV without a header, if that column looks like features",
     )
     source_features: Files = setting(
         (),
-        "Files with the features of the training sources, labels such as V;PST;3, line by line with the source files, "
-        "instead of data.features_column.",
+        "Files with the features of the training sources, labels such as V;PST;3, line by line with data.source. "
+        "Cannot be combined with data.features_column.",
     )
     valid_source_features: Files = setting(
-        (), "Files with the features of the validation sources, labels such as V;PST;3, line by line with these."
+        (),
+        "Files with the features of the validation sources, labels such as V;PST;3, line by line with "
+        "data.valid_source.",
     )
     test_source_features: Files = setting(
-        (), "Files with the features of the test sources, labels such as V;PST;3, line by line with these."
+        (), "Files with the features of the test sources, labels such as V;PST;3, line by line with data.test_source."
     )
     feature_separator: str = setting(
         ";",
@@ -101,7 +105,7 @@ class DataConfig(Section, section="data"):
     )
     max_length: int = setting(
         256,
-        "Maximum tokens of a source or target. Training pairs with longer ones are dropped, and their number is "
+        "Maximum length of a source or target in tokens. Longer training pairs are dropped, and their number is "
         "printed.",
         min=1,
         max=100_000,
@@ -114,33 +118,33 @@ class DataConfig(Section, section="data"):
     )
     sampling_weights: tuple[float, ...] = setting(
         (),
-        "One number per training corpus (pair of files): its relative share of the sampled training pairs. Empty: "
-        "every pair is used once per epoch.",
+        "One number per training corpus (pair of files), such as [3, 1]: its relative share of the sampled training "
+        "pairs. Empty: every pair is used once per epoch.",
     )
     sampling_temperature: float | None = setting(
         None,
         "Temperature T: sample training corpora in proportion to (number of pairs)^(1/T). 1: by size; larger: more "
-        "evenly. Excludes data.sampling_weights.",
+        "evenly. Cannot be combined with data.sampling_weights.",
         min=0.1,
         max=1e6,
         auto="every pair once per epoch",
     )
-    corpus_tags: Files = setting(
+    corpus_tags: tuple[str, ...] = setting(
         (),
         "One tag per training corpus (pair of files), such as [backtranslated, ''], prepended to its sources as a "
         "token; '' for a corpus without a tag. Empty: no tags.",
     )
-    valid_corpus_tags: Files = setting(
+    valid_corpus_tags: tuple[str, ...] = setting(
         (),
         "One tag per validation corpus, prepended to its sources as a token. Empty: those of data.corpus_tags, for "
         "which there must be as many validation as training corpora.",
     )
-    corpus_languages: Files = setting(
+    corpus_languages: tuple[str, ...] = setting(
         (),
         "Languages of each training corpus as FROM:TO, such as [eng_Latn:kin_Latn], if training starts from a "
         "multilingual model. Empty: all have the languages of the options --from and --to.",
     )
-    valid_corpus_languages: Files = setting(
+    valid_corpus_languages: tuple[str, ...] = setting(
         (),
         "Languages of each validation corpus as FROM:TO. Empty: those of data.corpus_languages; if these "
         "differ, there must be one validation corpus for each training corpus.",
@@ -155,6 +159,7 @@ class DataConfig(Section, section="data"):
         weights = self.sampling_weights
         if not all(0 <= weight < math.inf for weight in weights) or (weights and not any(weights)):
             raise UserError(f"data.sampling_weights must be at least 0 and not all 0, got {list(weights)}: change them")
+        # both decide how often each corpus is sampled
         if weights and self.sampling_temperature is not None:
             raise UserError("data.sampling_weights and data.sampling_temperature exclude each other: set one of them")
         if self.source_features and self.features_column:
@@ -169,7 +174,8 @@ class DataConfig(Section, section="data"):
         if self.valid_corpus_languages and not self.corpus_languages:
             raise UserError("data.valid_corpus_languages need data.corpus_languages: set both, or none of them")
         for pair in (*self.corpus_languages, *self.valid_corpus_languages):
-            if not all(pair.partition(":")[::2]):
+            source_language, _, target_language = pair.partition(":")
+            if not source_language or not target_language:
                 raise UserError(
                     "each of data.corpus_languages and data.valid_corpus_languages must be FROM:TO, such as "
                     f"eng_Latn:kin_Latn, but one is {pair!r}: correct it"
@@ -230,7 +236,7 @@ class CleaningConfig(Section, section="cleaning"):
     )
 
     def with_defaults(self) -> CleaningConfig:
-        """Return the settings with default thresholds in place of None, if cleaning is enabled."""
+        """Return the settings with cleaning's own defaults in place of None if it is `enabled`, else unchanged."""
         if not self.enabled:
             return self
         defaults: dict[str, Any] = {
@@ -241,10 +247,10 @@ class CleaningConfig(Section, section="cleaning"):
             "reject_control_characters": True,
             "reject_identical": True,
         }
-        open_settings = {name: value for name, value in defaults.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, **open_settings)
+        unset = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **unset)
 
     @property
     def is_active(self) -> bool:
-        """Whether any filter removes pairs; `enabled` itself is none."""
+        """Whether any filter is set; `enabled` is none, it only sets the defaults of others (`with_defaults`)."""
         return any(getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "enabled")

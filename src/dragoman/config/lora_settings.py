@@ -20,10 +20,10 @@ class LoRAConfig(Section, section="lora"):
         max=10_000,
     )
     alpha: float | None = setting(
-        None, "Scale α of the low-rank updates, which are multiplied by α / lora.rank.", min=0, auto="2 · lora.rank"
+        None, "Scale α of the low-rank updates: they are multiplied by α / lora.rank.", min=0, auto="2 · lora.rank"
     )
     dropout: float = setting(
-        0.0, "Dropout probability of the inputs of the low-rank updates in training.", min=0, max=0.99
+        0.0, "Dropout probability of the inputs of the low-rank updates, in training only.", min=0, max=0.99
     )
     targets: tuple[str, ...] = setting(
         ("attention",),
@@ -38,7 +38,10 @@ class LoRAConfig(Section, section="lora"):
     )
 
     def __post_init__(self) -> None:
-        """Convert and check every setting, then check them against each other; raise a UserError for a wrong one."""
+        """Convert and check every setting, then check them against each other; raise a UserError for a wrong one.
+
+        A rank of 0 disables LoRA.
+        """
         super().__post_init__()
         if self.rank and not self.targets:
             raise UserError("lora.targets is empty: name the matrices that lora.rank applies to, such as attention")

@@ -21,13 +21,15 @@ class SearchDefaults(Section, section="search"):
     )
     length_penalty: float | None = setting(
         None,
-        "Exponent α of the length normalization log p(y|x) / |y|^α; larger values prefer longer translations.",
+        "Exponent α of the length normalization log p(y|x) / |y|^α; larger values prefer longer translations. 0: none.",
         min=-10,
         max=10,
         auto="chosen on the validation set at the end of training; 1 until then",
     )
     length_normalization: Literal["power", "gnmt"] = setting(
-        "power", "Length normalization: power |y|^α, or GNMT's ((5 + |y|) / 6)^α (Wu et al. 2016)."
+        "power",
+        "Length normalization: what log p(y|x) is divided by. power: |y|^α; gnmt: ((5 + |y|) / 6)^α (Wu et al. 2016). "
+        "α is search.length_penalty, |y| the number of target tokens.",
     )
     early_stopping: Literal[True, False, "never", "steps"] = setting(
         "never",
@@ -45,8 +47,8 @@ class SearchDefaults(Section, section="search"):
     )
     rank_unfinished: Literal["last", "by_score"] = setting(
         "last",
-        "Rank of hypotheses that reach the length limit without EOS. last: after all finished hypotheses. by_score: "
-        "among them, by score.",
+        "Rank of hypotheses that reach the length limit without EOS. last: after all that have ended with EOS. "
+        "by_score: all hypotheses are ranked by their scores.",
     )
     coverage_penalty: float = setting(
         0.0,
@@ -62,7 +64,7 @@ class SearchDefaults(Section, section="search"):
         max=10**9,
     )
     max_source_length: int = setting(
-        1024, "Maximum source tokens; longer lines are truncated with a warning.", min=2, max=100_000
+        1024, "Maximum source tokens; longer sources are truncated with a warning.", min=2, max=100_000
     )
     length_ratio: float | None = setting(
         None,
@@ -86,8 +88,8 @@ class SearchDefaults(Section, section="search"):
     )
     copy_untranslatable: bool | None = setting(
         None,
-        "Copy lines of numbers, punctuation, URLs and e-mail addresses instead of translating them.",
-        auto="true if the training targets keep such lines",
+        "Copy lines that consist of numbers, punctuation, URLs and e-mail addresses instead of translating them.",
+        auto="true if the training targets copy such lines, or most numbers and punctuation marks of their sources",
     )
     strategy: dict[str, Any] = setting(
         {},

@@ -35,7 +35,7 @@ class Setting:
 
     @property
     def range_text(self) -> str:
-        """The range in words, such as "at least 1"; empty if there is none."""
+        """The range of the setting in words, such as "at least 1"; empty if it has neither `min` nor `max`."""
         if self.min is not None and self.max is not None:
             return f"between {self.min:,} and {self.max:,}"
         if self.min is not None:
@@ -44,34 +44,37 @@ class Setting:
 
     @property
     def choices(self) -> list[str]:
-        """The values that the setting accepts, as they are written; empty if they are not limited to a few."""
+        """The values that the setting accepts, as YAML writes them; empty unless its type (`hint`) is a Literal."""
         hint, _ = _without_none(self.hint)
-        return [_spelled(option) for option in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
+        return [_yaml_text(option) for option in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
 
     @property
     def type_text(self) -> str:
         """The type of a setting without choices in words, such as "integer" or "list of text"."""
         hint, _ = _without_none(self.hint)
         is_list = typing.get_origin(hint) is tuple  # lists are declared as tuple[type, ...]
-        item_type = typing.get_args(hint)[0] if is_list else typing.get_origin(hint) or hint
-        return ("list of " if is_list else "") + TYPE_NAMES[item_type].removeprefix("an ").removeprefix("a ")
+        plain_type = typing.get_args(hint)[0] if is_list else typing.get_origin(hint) or hint  # dict for dict[str, Any]
+        return ("list of " if is_list else "") + TYPE_NAMES[plain_type].removeprefix("an ").removeprefix("a ")
 
     def check_range(self, value: Any, setting_name: str) -> None:
-        """Raise a UserError if a number lies outside the range; `setting_name` is the dotted name of the setting."""
+        """Raise a UserError if a value is a number outside the range from `min` to `max`.
+
+        `setting_name` is the dotted name of the setting, such as "training.steps".
+        """
         low, high = -math.inf if self.min is None else self.min, math.inf if self.max is None else self.max
         if isinstance(value, (int, float)) and not low <= value <= high:
             raise UserError(f"the setting {setting_name} must be {self.range_text}, got {value}")
 
     @property
     def default_text(self) -> str:
-        """What is used if the user does not set the setting, in words: a value, or how it is chosen.
+        """What is used if the user does not set the setting, in words: a value, or how it is chosen (`auto`).
 
-        A recipe (`training.recipe`) is a set of defaults, which has priority over `fallback`.
+        The recipe (`training.recipe`), a set of training defaults, has priority over the value `fallback`.
         """
         if self.auto:
             return self.auto
         value = self.default if self.fallback is None else self.fallback
-        text = "none" if value in (None, (), "", {}) and value is not False else _spelled(value)
+        text = "none" if value is None or value in ((), "", {}) else _yaml_text(value)
         return text if self.fallback is None else f"{text}, unless the recipe sets it"
 
 
@@ -81,24 +84,24 @@ def setting(
     """Declare a dataclass field with its default value, and a `Setting` (help text and range) as metadata.
 
     `fallback` is used if neither the user nor the training recipe sets the setting. `auto` says in words how a value
-    is chosen if the setting is None.
+    is chosen if the setting is None. A `default` that is a dictionary must be empty.
     """
-    metadata = {"setting": Setting(help, min, max, fallback, auto)}
-    if isinstance(default, dict):
+    metadata = {"setting": Setting(help, min=min, max=max, fallback=fallback, auto=auto)}
+    if isinstance(default, dict):  # dataclasses refuse mutable defaults
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-_settings: dict[type, dict[str, Setting]] = {}  # by section, filled by `settings_of`
+_settings_of_section: dict[type, dict[str, Setting]] = {}  # cache of `settings_of`
 
 
 class Section:
-    """Base of the sections of a configuration: converts and validates every field when it is constructed."""
+    """Base class of the sections of a configuration; a section converts and validates its fields when constructed."""
 
     section: ClassVar[str]  # the name of the section, the first part of the dotted names of its settings
 
     def __init_subclass__(cls, section: str) -> None:
-        """Set the name of the section, the part before the dot in `training.steps`."""
+        """Set the name of the section (a subclass): the part before the dot in `training.steps`."""
         cls.section = section
 
     def __post_init__(self) -> None:
@@ -111,10 +114,13 @@ class Section:
 
 
 def settings_of(section: type) -> dict[str, Setting]:
-    """Return the declared settings of a section (a dataclass such as TrainingConfig) by name; computed once."""
-    if section not in _settings:
+    """Return the declared settings of a section (a dataclass such as TrainingConfig) by field name; computed once.
+
+    The default of a field with a `default_factory`, such as an empty dictionary, is given as None.
+    """
+    if section not in _settings_of_section:
         hints, fields = typing.get_type_hints(section), dataclasses.fields(section)
-        _settings[section] = {
+        _settings_of_section[section] = {
             field.name: dataclasses.replace(
                 field.metadata["setting"],
                 name=field.name,
@@ -123,43 +129,44 @@ def settings_of(section: type) -> dict[str, Setting]:
             )
             for field in fields
         }
-    return _settings[section]
+    return _settings_of_section[section]
 
 
 def convert(value: Any, hint: Any, setting_name: str) -> Any:
-    """Return the value as the declared type; raise a UserError that names the setting if it is of another type.
+    """Return a value of the declared type (`hint`); raise a UserError that names the setting for any other value.
 
-    Integers become floats, numbers written as text (YAML reads 1e-3 as text) become floats, paths become text, and a
-    list or a single value becomes a tuple where the type is a tuple.
+    Where a float is declared, integers and numbers written as text (YAML reads 1e-3 as text) become floats; where text
+    is declared, integers and paths become text; where a tuple is declared, a list or a single value becomes one.
     """
     hint, optional = _without_none(hint)
     if hint is Any or (optional and value is None):
         return value
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        if not any(value == option and type(value) is type(option) for option in options):
-            raise unknown_name(f"value of {setting_name}", str(value), map(_spelled, options))
+        if not any(value == option and type(value) is type(option) for option in options):  # 1 == True in Python
+            raise unknown_name(f"value of {setting_name}", str(value), map(_yaml_text, options))
         return value
     if origin is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
         return tuple(convert(item, options[0], setting_name) for item in items)
-    expected = origin or hint
+    expected = origin or hint  # dict for dict[str, Any]
     if expected is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         with suppress(ValueError):
             return float(value)
     if expected is str and isinstance(value, (int, str, Path)) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, expected) and not (expected is int and isinstance(value, bool)):
+    if isinstance(value, expected) and not (expected is int and isinstance(value, bool)):  # bool is a subclass of int
         return value
     quotes = " (in a YAML file, put it in quotes)" if expected is str and not isinstance(value, (list, dict)) else ""
-    raise UserError(f"{setting_name} must be {TYPE_NAMES[expected]}, got {value!r}{quotes}")
+    raise UserError(f"{setting_name} must be {TYPE_NAMES[expected]}, got {value!r}{quotes}")  # such as "a number"
 
 
 def parse_text(text: str, hint: Any, setting_name: str) -> Any:
-    """Parse the text of a setting from the command line.
+    """Parse the text of a setting of the declared type `hint` from the command line; `convert` checks the result.
 
-    The text of a string setting is its value, whatever it contains. Lists are written `[a, b]`. Everything else is a
-    number or YAML. An empty text, and `null` for settings other than strings, mean None.
+    For a string setting, the text is the value; an empty text is None if the type allows None. For a list, the text is
+    `[a, b]`, or a single item; an empty text is an empty list. Any other text is a number or YAML, where `null` and an
+    empty text are None.
     """
     hint, optional = _without_none(hint)
     if hint is str:
@@ -175,19 +182,19 @@ def parse_text(text: str, hint: Any, setting_name: str) -> Any:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Split `T | None` into T and True; any other type is returned with False."""
+    """Return (T, True) for a type `T | None`, and (T, False) for any other type T."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False
     return next(option for option in typing.get_args(hint) if option is not type(None)), True
 
 
-def _spelled(option: Any) -> str:
+def _yaml_text(value: Any) -> str:
     """Return a value as it is written in YAML: true and false for booleans, else its text."""
-    return str(option).lower() if isinstance(option, bool) else str(option)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _parse_yaml(text: str, setting_name: str, loader: type[yaml.BaseLoader] | type[yaml.SafeLoader]) -> Any:
-    """Parse the value of a setting; raise a UserError that names it if that fails."""
+    """Parse the value of a setting (`text`) as YAML with a loader of PyYAML; raise a UserError if that fails."""
     try:
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:

@@ -18,8 +18,8 @@ class TextConfig(Section, section="text"):
         "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word (punctuation marks are "
         "words), symbol (whatever stands between spaces), character, decomposed (letters and marks of characters: "
         "Hangul as jamo) or byte.",
-        auto="by the text: character or decomposed for single words, symbol for a small closed inventory, else bpe; "
-        "with training.recipe=textbook, that of the paper of the system",
+        auto="by the text: character or decomposed for lists of words, symbol if few different symbols (such as "
+        "phonemes) stand between spaces, else bpe; with training.recipe=textbook, that of the system's paper",
     )
     source_tokenizer: str | None = setting(
         None, "Tokenizer to learn for the source: one of the names of text.tokenizer.", auto="text.tokenizer"
@@ -29,11 +29,11 @@ class TextConfig(Section, section="text"):
     )
     vocab_size: int | None = setting(
         None,
-        "Maximum size of a vocabulary in tokens, that is of the subwords to learn or the words to keep.",
+        "Maximum number of tokens of a vocabulary: subwords to learn, or most frequent words to keep.",
         min=1,
         max=10**7,
-        auto="8·√N for N running words of the corpus, at most 32,000; 32,000 with text.compression_ratio; with a "
-        "tokenizer of characters or symbols, all of them",
+        auto="8·√N for N running words of the corpus, at most 32,000; 32,000 with text.compression_ratio; all "
+        "characters or symbols of the text for a tokenizer of these",
     )
     compression_ratio: float | None = setting(
         None,
@@ -45,19 +45,21 @@ class TextConfig(Section, section="text"):
     shared_vocabulary: bool | None = setting(
         None,
         "Use one tokenizer and vocabulary for source and target.",
-        auto="true if source and target have the same type of tokenizer and a common script or inventory",
+        auto="true if source and target have the same type of tokenizer, and the same script or many common symbols",
     )
     unknown_word_tokens: int | None = setting(
         None,
-        "Number of tokens for unknown words in the vocabulary of a word tokenizer. A hash gives each unknown word one "
-        "of them, so that a system with system.settings.copying can tell which word to copy. 0: all unknown words "
-        "are the same token.",
+        "Number of tokens that stand for unknown words in the vocabulary of a word tokenizer. A hash of the word "
+        "selects one of them, so that a system with system.settings.copying can tell which word to copy. 0: all "
+        "unknown words are the same token <unk>.",
         min=0,
         max=10**6,
         auto="100 if the system copies, else 0",
     )
     space_marker: str = setting(
-        "initial", "Whether tokens mark the space before a word (initial: ▁house) or after it (final: house▁)."
+        "initial",
+        "Whether a word's tokens contain the space before it (initial: ▁house) or after it (final: house▁); ▁ shows "
+        "the space.",
     )
     bpe_dropout: float | None = setting(
         None,
@@ -69,7 +71,7 @@ class TextConfig(Section, section="text"):
     normalize_whitespace: bool | None = setting(
         None,
         "Strip lines and collapse runs of white space, in training and translation.",
-        auto="true; false in runs of older versions",
+        auto="true; false in runs of versions without this setting",
     )
     unicode_normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] | None = setting(
         None,
@@ -85,41 +87,46 @@ class TextConfig(Section, section="text"):
     )
     tokenizer_from: str | None = setting(
         None,
-        "Tokenizer to use instead of learning one: a run folder, a SentencePiece .model or a Hugging Face "
-        "tokenizer.json. None: learn one.",
+        "Tokenizer to use instead of learning one: a run folder, a SentencePiece .model, a Hugging Face "
+        "tokenizer.json or the folder of a Hugging Face checkpoint. None: learn one.",
     )
     add_language: str | None = setting(
         None,
-        "Code of a new language for the model in training.start_from, such as kin_Latn: its code and the subwords that "
-        "the tokenizer lacks are appended to vocabulary and embeddings. Name it with --from, --to or --languages too.",
+        "Code of a language to add to the model in training.start_from, such as kin_Latn: the code and the subwords "
+        "that the tokenizer lacks are appended to the vocabulary and the embeddings. The options --from, --to or "
+        "--languages must name it as well.",
     )
     similar_language: str | None = setting(
         None,
-        "Language of the model in training.start_from from whose code the embedding of the new code "
-        "(text.add_language) is copied at first; for a model of one language pair, the name of its target language.",
-        auto="the default target language of the model",
+        "Language of the model in training.start_from that resembles text.add_language, such as run_Latn: the "
+        "embedding of its language code initializes that of the new code. A model of one language pair has no codes: "
+        "name its target language here, whose code is then BOS.",
+        auto="the target language of the model, if it has a default one",
     )
     max_new_pieces: int | None = setting(
         None,
-        "Maximum number of subwords that text.add_language adds. Each contains a character that the tokenizer could "
-        "not represent, so that text without such characters is segmented as before.",
+        "Maximum number of subwords that text.add_language adds to a tokenizer. Each contains a character that the "
+        "tokenizer could not represent, so that text without such characters is segmented as before.",
         min=0,
         max=10**6,
         auto="2,000",
     )
     source_word_vectors: str | None = setting(
         None,
-        "File of word vectors (word2vec, GloVe or fastText) that initializes the source embeddings. None: random ones.",
+        "File of word vectors (word2vec, GloVe or fastText) that initializes the source embeddings. None: random "
+        "initialization.",
     )
     target_word_vectors: str | None = setting(
         None,
-        "File of word vectors (word2vec, GloVe or fastText) that initializes the target embeddings. None: random ones.",
+        "File of word vectors (word2vec, GloVe or fastText) that initializes the target embeddings. None: random "
+        "initialization.",
     )
 
     def __post_init__(self) -> None:
         """Convert and check every setting, then check them against each other; raise a UserError for a wrong one."""
         super().__post_init__()
         for name in ("bpe_dropout", "compression_ratio"):
+            # None: the tokenizer is not chosen yet, and may become bpe
             if getattr(self, name) and not {None, "bpe", "byte-bpe"}.intersection(self.tokenizers):
                 raise UserError(
                     f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizers[0]}: "
@@ -130,17 +137,17 @@ class TextConfig(Section, section="text"):
 
     @property
     def tokenizers(self) -> tuple[str | None, str | None]:
-        """The types of the source and the target tokenizer; None if they are not chosen yet."""
+        """The types of the source and the target tokenizer, such as "bpe"; None for one that is not chosen yet."""
         return self.source_tokenizer or self.tokenizer, self.target_tokenizer or self.tokenizer
 
 
 @dataclass(frozen=True)
 class FeatureConfig(Section, section="features"):
-    """How the vectors of image and sound files are computed, for systems that read vectors."""
+    """How image and sound files become sequences of vectors (patches or frames), for systems that read vectors."""
 
     image_size: int = setting(
         224,
-        "Height and width in pixels to which images are scaled; a multiple of features.patch_size.",
+        "Height and width in pixels to which images are scaled: a multiple of features.patch_size.",
         min=1,
         max=4096,
     )
@@ -164,16 +171,18 @@ class FeatureConfig(Section, section="features"):
     )
     spectrum: Literal["log-mel", "whisper"] = setting(
         "log-mel",
-        "How recordings become vectors. log-mel: logarithms of the energies of mel filters. whisper: the same with the "
-        "mel scale and normalization of OpenAI's Whisper, whose checkpoints need it; recordings are padded with "
-        "silence to features.seconds.",
+        "How recordings become vectors. log-mel: logarithms of the energies of mel filters. whisper: the same, but "
+        "with the mel scale and normalization of OpenAI's Whisper, whose checkpoints need it, and with recordings "
+        "padded with silence to features.seconds.",
     )
     seconds: float = setting(
         30.0, "Length in seconds to which features.spectrum=whisper pads recordings with silence.", min=0.1, max=3600
     )
-    mel_bins: int = setting(80, "Filters of the mel filter bank: numbers per acoustic frame.", min=1, max=1000)
+    mel_bins: int = setting(
+        80, "Number of filters of the mel filter bank: the numbers in the vector of a frame.", min=1, max=1000
+    )
     normalize_utterances: bool = setting(
-        True, "Shift and scale every mel filter to mean 0 and variance 1 over the frames of a recording."
+        True, "Shift and scale the values of each mel filter to mean 0 and variance 1 over the frames of a recording."
     )
 
     def __post_init__(self) -> None:

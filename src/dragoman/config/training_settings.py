@@ -111,11 +111,15 @@ class TrainingConfig(Section, section="training"):
     epochs: int | None = setting(None, "Maximum number of passes over the training data.", min=1, auto="no limit")
     minutes: float | None = setting(
         None,
-        "Maximum training time in minutes, including validation. The learning-rate schedule is fitted to it.",
+        "Maximum training time in minutes, including validation. The learning-rate schedule is fitted to end then.",
         min=0,
         auto="no limit",
     )
-    patience: int | None = setting(8, "Stop after this many validations without improvement; null: never.", min=1)
+    patience: int | None = setting(
+        8,
+        "Stop after this many validations without improvement of training.selection_metric or the loss; null: never.",
+        min=1,
+    )
     learning_rate: float | None = setting(
         None, "Peak learning rate.", min=0, max=1e3, auto="from the model width and training.recipe"
     )
@@ -134,10 +138,10 @@ class TrainingConfig(Section, section="training"):
     )
     schedule: Schedule | None = setting(
         None,
-        "Learning-rate schedule after the warm-up. inverse-sqrt: ∝ 1/√step. cosine, linear: decay in this shape until "
-        "the end of training. stable: constant, then a decay by 1 − √progress in the last training.decay_fraction of "
-        "training. halving: halved every training.halving_interval epochs. plateau: multiplied by "
-        "training.plateau_factor after each validation without a lower loss.",
+        "Learning-rate schedule after the warm-up. inverse-sqrt: ∝ 1/√step. constant: the peak. cosine, linear: decay "
+        "in this shape until the end of training. stable: constant, then a decay by 1 − √progress in the last "
+        "training.decay_fraction of training. halving: halved every training.halving_interval epochs. plateau: "
+        "multiplied by training.plateau_factor after each validation without a lower loss.",
         fallback="inverse-sqrt",
     )
     warmup_start_factor: float | None = setting(
@@ -165,7 +169,7 @@ class TrainingConfig(Section, section="training"):
     )
     halving_start_epoch: float | None = setting(
         None,
-        "With training.schedule=halving: epochs until the learning rate is halved for the first time.",
+        "With training.schedule=halving: number of epochs after which the learning rate is halved for the first time.",
         min=0,
         fallback=5.0,
     )
@@ -177,14 +181,15 @@ class TrainingConfig(Section, section="training"):
     )
     plateau_factor: float | None = setting(
         None,
-        "With training.schedule=plateau: factor of the learning rate after each validation without a lower loss.",
+        "With training.schedule=plateau: factor by which the learning rate is multiplied after each validation without "
+        "a lower loss.",
         min=0,
         max=1,
         fallback=0.1,
     )
     optimizer: Optimizer | None = setting(
         None,
-        "Optimizer: adamw, adam, sgd, adadelta, adafactor, or muon (which updates embeddings and vectors by AdamW).",
+        "Optimizer: adamw, adam, sgd, adadelta, adafactor, or muon (which leaves embeddings and vectors to AdamW).",
         fallback="adamw",
     )
     momentum: float | None = setting(
@@ -246,8 +251,9 @@ class TrainingConfig(Section, section="training"):
     keep_checkpoints: int = setting(5, "Number of recent validated checkpoints to keep, besides the best.", min=1)
     keep_history: int = setting(
         0,
-        "Number of further checkpoints, without the state of the optimizer, to keep at the steps 0, 1, 2, 3, 4, 6, 8, "
-        "11, 16 …; they show how a translation changed in training. 0: none.",
+        "Maximum number of further checkpoints to keep, which show how a translation changed in training. They hold "
+        "the weights, without the state of the optimizer, of the steps 0, 1, 2, 3, 4, 6, 8, 11, 16 …; if these are "
+        "too many, those that are close to others are removed. 0: none.",
         min=0,
     )
     mirror: str | None = setting(
@@ -257,8 +263,8 @@ class TrainingConfig(Section, section="training"):
     )
     average_checkpoints: bool = setting(
         True,
-        "At the end of training, average the weights of the kept checkpoints, and use the average if it validates "
-        "better than the best checkpoint.",
+        "At the end of training, average the weights of the kept checkpoints (training.keep_checkpoints), and use the "
+        "average if it validates better than the best checkpoint.",
     )
     ema_decay: float | None = setting(
         None,
@@ -277,7 +283,8 @@ class TrainingConfig(Section, section="training"):
         (),
         "Weights that are not trained: `embeddings`, the beginning of names up to a dot (encoder, decoder.layers.0), "
         "or a pattern such as *.bias; a later pattern with ! makes exceptions, as in [*, '!*norm*']. They have no "
-        "optimizer state, and checkpoints do not repeat them. Empty: all weights are trained.",
+        "optimizer state, and are stored once, in the folder `initial` of the run, instead of in each checkpoint. "
+        "Empty: all weights are trained.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
     device: str = setting("auto", "Device of the training: cpu, cuda, cuda:N or mps; auto: a GPU if there is one.")
@@ -310,9 +317,9 @@ class TrainingConfig(Section, section="training"):
             )
 
     def resolved(self, name: str) -> Any:
-        """Return the value of a setting, or its fallback if neither the user nor the recipe has set it.
+        """Return the value of a setting, or the fallback of its declaration if it is None.
 
-        The recipe (`training.recipe`) is a set of training defaults.
+        It is None if neither the user nor the recipe (`training.recipe`, a set of training defaults) has set it.
         """
         value = getattr(self, name)
         return TRAINING_DEFAULTS.get(name) if value is None else value
@@ -320,5 +327,7 @@ class TrainingConfig(Section, section="training"):
 
 #: fallback values of training settings that neither the user nor the recipe has set
 TRAINING_DEFAULTS: dict[str, Any] = {
-    name: about.fallback for name, about in settings_of(TrainingConfig).items() if about.fallback is not None
+    name: declaration.fallback
+    for name, declaration in settings_of(TrainingConfig).items()
+    if declaration.fallback is not None
 }

@@ -22,7 +22,7 @@ from dragoman.parts.stack import Stack
 from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, with_copying
 
 
-@with_copying
+@with_copying  # adds the settings `copying` and `coverage_loss`
 def convs2s(
     vocabulary: VocabularySizes,
     *,
@@ -37,8 +37,9 @@ def convs2s(
 ) -> EncoderDecoder:
     """Gated convolutions, learned positions, attention in every decoder layer (Gehring et al. 2017).
 
-    Embeddings and all layers have the same dimension, as in the paper's English–Romanian system, without projections
-    between them. Left out: scaling of the encoder's gradients (§3.4) and dropout before the output layer.
+    The encoder has `layers` layers, the decoder `decoder_layers` or as many. `max_positions` is the maximum length in
+    tokens. Embeddings and all layers have the same dimension, as in the paper's English–Romanian system, without
+    projections between them. Left out: scaling of the encoder's gradients (§3.4) and dropout before the output layer.
     """
 
     def convolution(causal: bool) -> Spec:
@@ -64,7 +65,7 @@ def convs2s(
     )
 
 
-@with_copying
+@with_copying  # adds the settings `copying` and `coverage_loss`
 def bytenet(
     vocabulary: VocabularySizes,
     *,
@@ -81,19 +82,20 @@ def bytenet(
     """Dilated convolutions; the decoder is stacked on the encoder, position by position (Kalchbrenner et al. 2016).
 
     A layer consists of `blocks_per_layer` residual blocks whose dilation doubles: 1, 2, 4, 8, 16 for the paper's five.
-    The encoder reads the source padded to `unfolding_ratio` · |s| + `unfolding_offset` (§3.2; 1.2 and 0 from English
-    characters to German ones), and the decoder unfolds over its output, and beyond it, until it predicts EOS.
+    The encoder reads the source of |s| tokens padded to `unfolding_ratio` · |s| + `unfolding_offset` tokens (§3.2; 1.2
+    and 0 from English characters to German ones). To predict target token t, the decoder reads position t of the
+    encoder's output, and nothing beyond its end.
     Additions to the paper: a layer norm at the end of each stack, and dropout in the blocks.
     """
 
     extension = SourceExtension(ratio=unfolding_ratio, offset=unfolding_offset)
-    unchanged = SourceExtension(ratio=1.0, offset=0.0)
+    no_extension = SourceExtension(ratio=1.0, offset=0.0)
 
     def blocks(causal: bool) -> tuple[Spec, ...]:
         """Return the residual blocks of a layer, with dilations 1, 2, 4, …; `causal` ones see no later tokens."""
         return tuple(
-            DilatedBlock(kernel=kernel_size, dilation=2**i, causal=causal, dropout=dropout)
-            for i in range(blocks_per_layer)
+            DilatedBlock(kernel=kernel_size, dilation=2**number, causal=causal, dropout=dropout)
+            for number in range(blocks_per_layer)
         )
 
     return EncoderDecoder(
@@ -105,7 +107,7 @@ def bytenet(
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
-        source_extension=extension if extension != unchanged else None,
+        source_extension=None if extension == no_extension else extension,
     )
 
 

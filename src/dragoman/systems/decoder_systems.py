@@ -72,8 +72,8 @@ def transformer_d(
 def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: int = 3, stride: int = 3) -> DecoderOnly:
     """Decoder for long inputs: local and memory-compressed attention in alternating layers (Liu et al. 2018, §4.2.4).
 
-    Local layers attend within blocks of `block_size` tokens; the others attend to all previous tokens through keys
-    and values that a convolution of `kernel_size` tokens and stride `stride` compresses.
+    Local layers, the first one included, attend within blocks of `block_size` tokens; the others attend to all previous
+    tokens through keys and values that a convolution of `kernel_size` tokens and stride `stride` compresses.
     """
     attention, feed_forward = spec.decoder.block
     residual = cast(PostNorm, attention)
@@ -82,7 +82,7 @@ def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: i
         LocalAttention(heads=heads, block_size=block_size),
         CompressedAttention(heads=heads, kernel=kernel_size, stride=stride),
     )
-    block = [  # all layers, because they differ: one block instead of `depth` equal ones
+    block = [  # the parts of all layers: as these differ, one block takes the place of `depth` equal ones
         part
         for layer in range(spec.decoder.depth)
         for part in (replace(residual, body=attentions[layer % 2]), feed_forward)
@@ -175,6 +175,7 @@ def unilm(spec: DecoderOnly) -> DecoderOnly:
     The paper's segment embeddings, which also distinguish its three masks, are left out.
     """
     attention, feed_forward = (cast(PreNorm, part) for part in spec.decoder.block)
+    # what BERT has in place of GPT-2's causal mask, tanh approximation of GELU, pre-norm and final norm
     attention = replace_everywhere(attention, SelfAttention, visibility=Prefix())
     feed_forward = replace_everywhere(feed_forward, FeedForward, activation="gelu")
     block = tuple(PostNorm(part.body, norm=part.norm, dropout=part.dropout) for part in (attention, feed_forward))
@@ -189,7 +190,8 @@ def unilm_masked(spec: DecoderOnly) -> MaskedDecoder:
     Segment embeddings distinguish the masks. Trained on pairs, target tokens are masked; in decoding, a mask is
     appended and then replaced by the predicted token (Dong et al. 2019, §2.3 and 2.5).
     """
-    return MaskedDecoder(**{part.name: getattr(spec, part.name) for part in fields(spec)})
+    # a MaskedDecoder has the hyper-parameters of the DecoderOnly
+    return MaskedDecoder(**{field.name: getattr(spec, field.name) for field in fields(spec)})
 
 
 def palm(
@@ -246,7 +248,8 @@ def llama(
     (Yang et al. 2024).
     """
     multiple = max(1, min(256, model_dim // 16))
-    inner_dim = ffn_dim or -(-(8 * model_dim // 3) // multiple) * multiple  # rounded up
+    default_dim = 8 * model_dim // 3
+    inner_dim = ffn_dim or default_dim + -default_dim % multiple  # rounded up to a multiple
     norm = RMSNorm(epsilon=norm_eps)
     attention = SelfAttention(
         heads=heads,
@@ -254,7 +257,7 @@ def llama(
         visibility=Causal() if attention_window is None else Window(size=attention_window),
         position=Rotary(base=rope_base),
         bias=query_key_value_bias,
-        output_bias=False if query_key_value_bias else None,
+        output_bias=False if query_key_value_bias else None,  # None: as `bias`, which is False
     )
     feed_forward = FeedForward(inner_dim=inner_dim, activation="silu", gated=True, bias=False)
     block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward))

@@ -39,7 +39,7 @@ def bert(
     dense layer with a norm before the output. `embedding_dim`: dimension of the token embeddings if it differs from
     `model_dim` (Lan et al. 2020).
     """
-    projected_dim = None if embedding_dim == model_dim else embedding_dim
+    projected_dim = None if embedding_dim == model_dim else embedding_dim  # None: no projection to `model_dim`
     block = (
         PostNorm(
             SelfAttention(heads=heads, visibility=Full(), dropout=attention_dropout), norm=BERT_NORM, dropout=dropout
@@ -68,7 +68,10 @@ def bert(
 
 @variant_of(bert, excluded=["embedding_dim", "token_types"])
 def roberta(spec: EncoderOnly) -> EncoderOnly:
-    """BERT without next-sentence prediction, with new masks in every epoch (Liu et al. 2019)."""
+    """BERT without next-sentence prediction, with new masks in every epoch (Liu et al. 2019).
+
+    Here, the model loses segment embeddings and the classifier of sentence pairs; the objective draws the masks.
+    """
     return replace(spec, token_types=0, pooled_labels=0)
 
 
@@ -94,15 +97,15 @@ def electra(
     """
 
     def encoder(dim: int, heads: int, ffn_dim: int | None) -> EncoderOnly:
-        """Return the spec of generator or discriminator: BERT without next-sentence prediction (`pooled_labels`)."""
+        """Return the spec of generator or discriminator: BERT of dimension `dim` without next-sentence prediction."""
         settings: dict[str, Any] = {"model_dim": dim, "layers": layers, "heads": heads, "ffn_dim": ffn_dim}
         settings |= {"embedding_dim": embedding_dim or model_dim, "max_positions": max_positions}
         settings |= {"dropout": dropout, "attention_dropout": attention_dropout}
-        return replace(bert(vocabulary, **settings), pooled_labels=0)
+        return replace(bert(vocabulary, **settings), pooled_labels=0)  # of a pair of sentences
 
     generator_heads = max(1, heads // generator_divisor)
-    generator_ffn_dim = None if ffn_dim is None else max(1, ffn_dim // generator_divisor)
-    generator_dim = model_dim // heads * generator_heads  # heads of the same dimension
+    generator_ffn_dim = None if ffn_dim is None else max(1, ffn_dim // generator_divisor)  # None: 4 · generator_dim
+    generator_dim = model_dim // heads * generator_heads  # its heads have the same dimension as the discriminator's
     generator = encoder(dim=generator_dim, heads=generator_heads, ffn_dim=generator_ffn_dim)
     discriminator = encoder(dim=model_dim, heads=heads, ffn_dim=ffn_dim)
     # one logit for every token: whether it was replaced

@@ -57,7 +57,10 @@ PUBLISHED_RESULTS = tuple(
 
 
 def published_rows(systems: list[str]) -> list[dict[str, object]]:
-    """Return what papers report for the systems with these names, as rows of a table: column → value."""
+    """Return what papers report for the systems with these names, as rows of a table: column → value.
+
+    "as published" is the name of the model in the paper, "device FLOPs" its estimated training cost (None: not stated).
+    """
     return [
         {
             "system": result.system,

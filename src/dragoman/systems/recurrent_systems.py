@@ -60,7 +60,7 @@ def _attention(score: str) -> AttentionContext:
     return AttentionContext(ATTENTION_SCORES[score])
 
 
-@with_copying
+@with_copying  # adds the settings `copying` and `coverage_loss`
 def sutskever(
     vocabulary: VocabularySizes,
     *,
@@ -76,8 +76,8 @@ def sutskever(
         "lstm",
         layers=layers,
         context=NoContext(),
-        attends="after",
-        feedback="nothing",
+        attends="after",  # in variants with attention, the query is the state after the step
+        feedback="nothing",  # nothing but the previous token enters a step
         initial_state=FromLast(),
         readout=StateReadout(),
         dropout=dropout,
@@ -102,7 +102,7 @@ def luong(
     encoder_direction: Literal["forward", "backward", "both"] = "backward",
 ) -> EncoderDecoder:
     """LSTMs, a backward encoder, attention with the current state as query, input feeding (Luong et al. 2015)."""
-    feedback = "output" if input_feeding else "nothing"  # what enters the next step besides the token
+    feedback = "output" if input_feeding else "nothing"  # what enters the next step besides the target token
     spec = replace_everywhere(spec, Recurrent, direction=encoder_direction)
     return replace_everywhere(
         spec, RecurrentDecoder, context=_attention(attention_score), feedback=feedback, readout=AttentionalReadout()
@@ -113,7 +113,8 @@ def luong(
 def cho(spec: EncoderDecoder, *, cell: CellKind = "gru") -> EncoderDecoder:
     """GRUs; one context vector of the source enters every decoder step and the maxout output (Cho et al. 2014).
 
-    `cell`: gru has torch's kernels; the paper's applies the reset gate before the product (gru-reset-before).
+    `cell`: gru is PyTorch's, which has fast kernels; gru-reset-before is the paper's, whose reset gate is applied
+    before the matrix product.
     """
     spec = replace_everywhere(spec, Recurrent, cell=cell, direction="forward")
     spec = replace_everywhere(
@@ -149,6 +150,7 @@ def bow(spec: EncoderDecoder, *, pooling: Literal["mean", "sum", "attention"] = 
     applied to each word, and Bahdanau's decoder attends to the results; its initial state depends on their mean. In
     all three, the order of the source words does not matter.
     """
+    # those of the spec that `cho` has built
     layers, dropout = next(find_specs(spec, RecurrentDecoder)).layers, spec.encoder.dropout
     if pooling != "attention":
         return replace(
@@ -180,7 +182,8 @@ def gnmt(spec: EncoderDecoder, *, layers: int = 8, dropout: float = 0.2) -> Enco
         `attention_context`: layers above the bottom also read its attention over the source.
         """
         layer = Recurrent("lstm", attention_context=attention_context, input_dropout=dropout)
-        return Stack((bottom, layer, *[Residual(layer)] * (layers - 2))[:layers], dropout=dropout)
+        parts = (bottom, layer, *[Residual(layer)] * (layers - 2))
+        return Stack(parts[:layers], dropout=dropout)  # with one layer, only the bottom one
 
     encoder_bottom = Recurrent("lstm", layers=1, direction="both")
     decoder_bottom = RecurrentDecoder(
@@ -227,7 +230,10 @@ def moe_2017(
     )
 
     def stack(bottom: Spec, attention_context: bool) -> Stack:
-        """Return bottom layer, experts and further layers; `attention_context`: those above the bottom read it."""
+        """Return the bottom layer, the experts and further layers, all residual.
+
+        `attention_context`: layers above the bottom also read its attention over the source.
+        """
         layer = Recurrent("lstm", attention_context=attention_context, cell_dim=cell_dim)
         block = tuple(Residual(part, dropout=dropout) for part in (bottom, mixture, *[layer] * (layers - 1)))
         return Stack(block, dropout=dropout)
@@ -271,10 +277,10 @@ def hard_monotonic(
     """LSTMs with hard monotonic attention, whose alignments are summed out exactly (Wu & Cotterell 2019).
 
     Each target token comes from one source position, which never moves backward (`monotonic`). `order` 0: the position
-    depends on the target so far, as attention does (Wu et al. 2018); `order` 1: it is a jump from the previous one. For
-    transliteration, pronunciation and inflection.
+    depends on the target so far, as attention does (Wu et al. 2018); `order` 1: it is a jump of at most `max_jump`
+    positions from the previous one. For transliteration, pronunciation and inflection.
     """
-    decoder = RecurrentDecoder(
+    decoder = RecurrentDecoder(  # it reads only the target so far: `alignment` combines its states with the source
         "lstm",
         layers=decoder_layers,
         context=NoContext(),

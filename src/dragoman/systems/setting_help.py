@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 SETTING_HELP: dict[str, str] = {
-    "activation_dropout": "Dropout after the activation of feed-forward layers.",
-    "attention_dropout": "Dropout of attention weights.",
+    "activation_dropout": "Dropout probability after the activation of feed-forward layers.",
+    "attention_dropout": "Dropout probability of attention weights.",
     "attention_score": "Score function of the attention: dot, scaled-dot, general, concat, additive or tanh-product.",
-    "attention_window": "Tokens, itself included, to which a token attends in local layers; all if not set.",
-    "balance_loss_weight": "Weight of the loss that distributes tokens evenly over experts.",
-    "block_size": "Tokens in a block of local attention.",
-    "blocks_per_layer": "Residual blocks in a layer, whose dilation doubles from block to block.",
+    "attention_window": (
+        "Number of last tokens, the current one included, to which a token attends: in every second layer of gpt3, in "
+        "all layers of llama; all previous tokens if not set."
+    ),
+    "balance_loss_weight": "Weight of the auxiliary loss that distributes tokens evenly over experts.",
+    "block_size": "Number of tokens in a block of local attention, which sees no other block.",
+    "blocks_per_layer": "Number of residual blocks in a layer; the dilation doubles from block to block.",
     "cell": (
         "Recurrent cell: rnn, lstm, gru (cuDNN's: the reset gate is applied after the matrix product) or "
         "gru-reset-before (Cho et al. 2014: before it)."
     ),
-    "cell_dim": "Cells of an LSTM whose output is projected to `model_dim`; no projection if not set.",
+    "cell_dim": (
+        "Number of cells of an LSTM, whose output is projected to `model_dim`; if not set, `model_dim` cells and no "
+        "projection."
+    ),
     "copying": "Pointer–generator: the output layer can also copy tokens of the source (See et al. 2017).",
-    "coverage_loss": "Weight of a loss to keep `copying` from attending to a token twice (See et al. 2017); 0: none.",
-    "decoder_layers": "Layers of the decoder; `layers` if not set, 1 in `hard-monotonic`.",
-    "dropout": "Dropout of embeddings and of the output of every layer.",
+    "coverage_loss": (
+        "Weight of the coverage loss, which keeps `copying` from attending to a source token twice (See et al. 2017); "
+        "0: none."
+    ),
+    "decoder_layers": "Number of layers of the decoder; `layers` if not set, 1 in `hard-monotonic`.",
+    "dropout": "Dropout probability of embeddings and of the output of every layer.",
     "embedding_dim": "Dimension of token embeddings; `model_dim` if not set.",
     "encoder_direction": "Direction in which the encoder reads the source: forward, backward or both.",
     "experts": "Number of experts in a mixture-of-experts layer.",
@@ -29,7 +38,7 @@ SETTING_HELP: dict[str, str] = {
         "Embed frames of speech as Whisper does: one convolution before those that shorten the sequence, GELU, and no "
         "projection after them. false: only the shortening ones, ReLU and a projection."
     ),
-    "gated_ffn": "Use gated feed-forward layers (GLU variants, Shazeer 2020).",
+    "gated_ffn": "Use gated feed-forward layers (GLU variants, Shazeer 2020): SwiGLU, or gated GELU in t5.",
     "generator_divisor": "Factor N by which ELECTRA's generator has fewer attention heads and dimensions: 1/N of them.",
     "head_dim": "Dimension of the queries and keys of an attention head (d_k); `model_dim` / `heads` if not set.",
     "heads": "Number of attention heads in every layer.",
@@ -41,10 +50,10 @@ SETTING_HELP: dict[str, str] = {
     "load_loss_weight": "Weight of the loss that gives all experts the same number of tokens (Shazeer et al. 2017).",
     "max_distance": "Maximum distance of two tokens in relative positions; larger distances count as this one.",
     "max_jump": (
-        "Largest number of source positions by which the alignment moves from one target token to the next, if `order` "
-        "is 1."
+        "If `order` is 1: largest number of source positions by which the alignment moves from one target token to the "
+        "next."
     ),
-    "max_positions": "Number of learned position embeddings: the maximum sequence length.",
+    "max_positions": "Number of learned position embeddings: the maximum sequence length in tokens or patches.",
     "model_dim": "Dimension of hidden states (d_model).",
     "monotonic": "Whether the alignment of target tokens with source positions never moves backward; false: it may.",
     "norm": "Normalization: layer (LayerNorm), rms (RMSNorm) or batch (BatchNorm).",
@@ -67,7 +76,7 @@ SETTING_HELP: dict[str, str] = {
     "query_key_norm": "Apply RMSNorm to the queries and keys of every attention head (QK-norm).",
     "query_key_value_bias": "Add biases to the projections to queries, keys and values, but not to the output (Qwen2).",
     "relative_values": "Add vectors of relative positions to values as well as to keys (Shaw et al. 2018).",
-    "rope_base": "Base of the rotary position frequencies base^(−2i/d).",
+    "rope_base": "Base of the rotary position frequencies base^(−2i/d), for pair i of the d dimensions of a head.",
     "rotary_values": "Rotate values as well as queries and keys by their positions.",
     "router_noise": "Standard deviation of the noise that is added to router logits in training; 0: none.",
     "self_attention_projections": (

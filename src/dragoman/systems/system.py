@@ -83,10 +83,14 @@ class PaperTraining:
         return {name: getattr(self, name) for name in field_names if getattr(self, name) is not None}
 
     def __str__(self) -> str:
-        """Return the settings in one line, such as "optimizer adam, schedule constant"."""
+        """Return the settings in one line, such as "optimizer adam, schedule constant".
+
+        A learning rate by formula or by size, and the training that a warm-up belongs to, are written out.
+        """
         shown: dict[str, Any] = self.training_settings | self.system_settings | self._not_none(["tokenizer"])
         if self.noam_factor is not None:
-            shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"  # of the Transformer
+            # the peak of the Transformer's schedule
+            shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"
         for size, rate in self.learning_rates.items():
             shown[f"learning_rate ({size})"] = rate
         if self.total_steps:
@@ -133,9 +137,10 @@ class System:
     default_recipe: Literal["plain", "modern"] = "modern"
 
     def default_objective(self, content: str, size: str | None) -> tuple[str, dict[str, Any]] | None:
-        """Return the system's own training objective, with its settings, for a kind of data; None: that of the model.
+        """Return the name and the settings of the system's own training objective for a kind of data.
 
-        `content` is the kind of data ("pairs", "text", "turns"), `size` that of the model ("base", …; None: not given).
+        None: the default of the model's class is used. `content` is the kind of data ("pairs", "text", "turns"), `size`
+        the size of the model ("base", …), on which some settings depend; None if it is not given.
         """
         if content not in self.default_objectives:
             return None
@@ -153,8 +158,8 @@ class System:
 
     def model_dim(self, size: str, settings: Mapping[str, Any]) -> int:
         """Return the model dimension: that of the user's `settings`, else of `size` ("base", …), else the default."""
-        of_size = self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
-        return settings.get("model_dim") or of_size
+        default = self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
+        return settings.get("model_dim") or default
 
     def spec(self, vocabulary: VocabularySizes, size: str = "base", **settings: Any) -> ModelSpec:
         """Build the spec (description) of the model with the settings of `size`, overridden by `settings`."""
@@ -171,7 +176,7 @@ class System:
 def builder_settings(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the settings of a system: the keyword-only parameters of the `builder` of its model's spec."""
     parameters = inspect.signature(builder, eval_str=True).parameters
-    return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
 def variant_of(
@@ -210,19 +215,25 @@ def variant_of(
             variant_values = {name: value for name, value in settings.items() if name in variant_settings}
             return change(base(vocabulary, **(defaults | base_values)), **variant_values)
 
-        update_wrapper(builder, change)
-        builder.__signature__ = signature  # type: ignore[attr-defined]
+        update_wrapper(builder, change)  # copies name and docstring
+        builder.__signature__ = signature  # type: ignore[attr-defined]  # where `builder_settings` reads the settings
         return builder
 
     return decorate
 
 
 def with_copying(builder: Callable[..., EncoderDecoder]) -> Callable[..., EncoderDecoder]:
-    """Decorator that adds settings to the builder of an encoder–decoder: to copy source tokens (pointer–generator)."""
+    """Decorator that adds two settings to the builder of an encoder–decoder: `copying` and `coverage_loss`.
+
+    With them, the output layer can also copy source tokens (pointer–generator, See et al. 2017).
+    """
 
     @variant_of(builder)
     def copying_builder(spec: EncoderDecoder, *, copying: bool = False, coverage_loss: float = 0.0) -> EncoderDecoder:
-        """Let the output layer also copy source tokens if `copying`; `coverage_loss` is the weight of that loss."""
+        """Let the output layer also copy source tokens if `copying`.
+
+        `coverage_loss` is the weight of the loss that keeps it from attending to a source token twice; 0: none.
+        """
         if coverage_loss and not copying:
             raise UserError(
                 f"system.settings.coverage_loss={coverage_loss:g} is the weight of a loss of the attention by which "
@@ -230,7 +241,7 @@ def with_copying(builder: Callable[..., EncoderDecoder]) -> Callable[..., Encode
             )
         return replace(spec, copying=Copying(coverage_loss) if copying else None)
 
-    return update_wrapper(copying_builder, builder)
+    return update_wrapper(copying_builder, builder)  # keeps name and docstring of the system
 
 
 #: settings of `with_copying`, which systems that read no tokens leave out
@@ -242,8 +253,8 @@ def model_sizes(
 ) -> dict[str, dict[str, Any]]:
     """Return the settings of a system in the sizes tiny, small, base and big, where they differ from its defaults.
 
-    `base` and `big` are settings of these two sizes. Tiny and small have dimensions 128 and 256; every other keyword is
-    a setting of these two, with one value or a pair of values:
+    `base` and `big` are settings of these two sizes. Tiny and small have model dimensions 128 and 256; every other
+    keyword is a setting of tiny and small, with one value for both or a pair (tiny, small):
 
         model_sizes(layers=(2, 3), heads=4, big={"model_dim": 1024, "heads": 16})
     """
@@ -260,7 +271,9 @@ def validate_setting(name: str, value: Any, annotation: Any) -> None:
     Integers must be at least 1, and settings whose names end in "dropout" at least 0 and below 1.
     """
     check_type(name, value, annotation)
-    if isinstance(value, int) and int in (typing.get_args(annotation) or (annotation,)) and value < 1:
+    # `int` or `int | None`; a Literal lists its values, and may allow 0
+    is_integer = isinstance(value, int) and int in (typing.get_args(annotation) or (annotation,))
+    if is_integer and value < 1:
         raise UserError(f"the setting {name} must be at least 1, but is {value}: change it in system.settings")
     if name.endswith("dropout") and not 0 <= value < 1:
         raise UserError(f"the setting {name} must be at least 0 and below 1, but is {value}: change system.settings")

@@ -30,7 +30,7 @@ from dragoman.systems.system import (
 )
 
 
-@with_copying
+@with_copying  # adds the settings `copying` and `coverage_loss`
 def transformer(
     vocabulary: VocabularySizes,
     *,
@@ -57,6 +57,7 @@ def transformer(
 ) -> EncoderDecoder:
     """Self-attention and feed-forward layers, sinusoidal positions (Vaswani et al. 2017, table 3).
 
+    The decoder has `layers` layers unless `decoder_layers` is given; `ffn_dim` is 4 · `model_dim` by default.
     Queries and keys of a head have dimension `head_dim` (d_k in the paper), values `value_dim` (d_v).
     `self_attention_projections` false: softmax(x xᵀ) x in place of self-attention with W_Q, W_K, W_V and W_O.
     `pre_norm` moves normalization into the residual branches (Xiong et al. 2020), which trains without a long warm-up.
@@ -67,8 +68,9 @@ def transformer(
     2020). `gated_ffn` uses SwiGLU (Shazeer 2020) with 2/3 of the inner dimension, at equal cost.
     """
     norm_spec: Spec = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}[norm]
-    final_norm = norm_spec if pre_norm else None
+    final_norm = norm_spec if pre_norm else None  # pre-norm leaves the sum of the residual connections unnormalized
     qk_norm = RMSNorm() if query_key_norm else None
+    # rotary positions act in each attention layer; the others on the input of a stack, or as one bias of all its layers
     attention_position = Rotary() if position_encoding == "rotary" else NoPosition()
     stack_position: Spec = {
         "sinusoidal": Sinusoidal(),
@@ -81,13 +83,13 @@ def transformer(
         if position_encoding not in ("sinusoidal", "learned"):
             raise UserError(
                 f"position_dim concatenates positions to the embeddings, but {position_encoding} positions act in the "
-                "attention: set position_encoding to sinusoidal or learned, or leave out position_dim"
+                "attention: set system.settings.position_encoding to sinusoidal or learned, or leave out position_dim"
             )
         stack_position = Concatenated(stack_position, dim=position_dim)
         embedding = Embedding(scaled=True, width=model_dim - position_dim)
 
     def residual(body: Spec) -> Spec:
-        """Return a residual connection around the layer `body`, with the norm before or after."""
+        """Return a residual connection around the layer `body`: with `pre_norm` the norm precedes it, else follows."""
         connection = PreNorm if pre_norm else PostNorm
         return connection(body, norm=norm_spec, dropout=dropout)
 
@@ -145,18 +147,18 @@ def shaw(
     position = Shaw(clip=max_distance, values=relative_values, value_dim=value_dim)
     spec = replace_everywhere(spec, SelfAttention, position=position, value_dim=value_dim)
     spec = replace_everywhere(spec, CrossAttention, value_dim=value_dim)
-    return replace_everywhere(spec, Stack, position=NoPosition())
+    return replace_everywhere(spec, Stack, position=NoPosition())  # no sinusoids at the input of the stacks
 
 
 @variant_of(transformer, excluded=["position_encoding", "max_positions", "position_dim"])
 def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0, rotary_values: bool = False) -> EncoderDecoder:
     """Transformer with rotary positions in place of sinusoids (Su et al. 2021, §4.1).
 
-    The angles in a head of dimension E are position / rope_base^{2i/E}. `rotary_values` is an option of the published
-    code, not of the paper.
+    Pair i of the E dimensions of a head is rotated by the angle position / rope_base^{2i/E}. `rotary_values` rotates
+    the values as well: an option of the published code, not of the paper.
     """
     spec = replace_everywhere(spec, SelfAttention, position=Rotary(base=rope_base), rotary_values=rotary_values)
-    return replace_everywhere(spec, Stack, position=NoPosition())
+    return replace_everywhere(spec, Stack, position=NoPosition())  # no sinusoids at the input of the stacks
 
 
 @variant_of(transformer)
@@ -205,11 +207,11 @@ def bart(spec: EncoderDecoder) -> EncoderDecoder:
     """
     spec = replace_everywhere(spec, FeedForward, activation="gelu")
     spec = replace_everywhere(spec, Stack, input_norm=LayerNorm())
-    embedding = replace(spec.embedding, scaled=False)
+    embedding = replace(spec.embedding, scaled=False)  # not multiplied by √D
     return replace(spec, embedding=embedding, output_bias=True, initialization=Normal(std=0.02))
 
 
-@with_copying
+@with_copying  # adds the settings `copying` and `coverage_loss`
 def t5(
     vocabulary: VocabularySizes,
     *,
@@ -298,7 +300,7 @@ def speech(
     frames = Frames(features=feature_dim, stride=stride)
     if full_rate_convolution:
         frames = replace(frames, activation="gelu", full_rate_layer=True, projection=False)
-    return replace(spec, source_vocab_size=0, shared_embeddings=False, input=frames)
+    return replace(spec, source_vocab_size=0, shared_embeddings=False, input=frames)  # the source has no tokens
 
 
 @variant_of(
@@ -316,7 +318,7 @@ def vision(spec: EncoderDecoder, *, feature_dim: int = 768, max_positions: int =
     learned positions. The paper classifies images; here a Transformer decoder writes text.
     """
     encoder = replace(spec.encoder, position=Learned(max_length=max_positions))
-    spec = replace(
+    spec = replace(  # the source has no tokens
         spec, source_vocab_size=0, shared_embeddings=False, encoder=encoder, input=Patches(features=feature_dim)
     )
     return replace_everywhere(spec, FeedForward, activation="gelu")

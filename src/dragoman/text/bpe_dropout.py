@@ -50,7 +50,7 @@ class BPEDropout:
         model = json.loads(tokenizer.to_json())["model"]
         ids: dict[str, int] = model["vocab"]
         splitter = _CharacterWords if tokenizer.type.tokens_show_boundaries else _ByteLevelWords
-        self._splitter = splitter(tokenizer, ids)  # finds words in rows of tokens
+        self._splitter = splitter(tokenizer, ids)  # finds the words in rows of token ids
         merges = [(ids[left], ids[right], ids[left + right]) for left, right in model["merges"]]
         self._merges = _MergeTable(merges, tokenizer.vocab_size)
         self._clear_cache()
@@ -78,11 +78,12 @@ class BPEDropout:
         word_starts = np.flatnonzero(is_start)
         row_of_word = np.repeat(np.arange(len(lengths)), lengths)[word_starts]
         words = self._word_indices(tokens, word_starts)
-        index_in_row = np.arange(len(word_starts)) - np.searchsorted(row_of_word, row_of_word)
+        index_in_row = np.arange(len(word_starts)) - np.searchsorted(row_of_word, row_of_word)  # of each word
+        # 64 random bits for each word, from the key of its row and its index there
         random = splitmix64(keys[row_of_word] + GOLDEN_GAMMA * (index_in_row.astype(np.uint64) + np.uint64(1)))
         # Multiplying the upper 32 bits by the pool size, and dividing by 2³², gives a number from 0 to pool_size − 1.
         draws = ((random >> np.uint64(32)) * np.uint64(self.pool_size) >> np.uint64(32)).astype(int)
-        segmentations = words * self.pool_size + draws
+        segmentations = words * self.pool_size + draws  # their numbers in the cache
         starts = self._starts[segmentations]  # in the cache `_tokens`; −1: not computed yet
         if (missing := starts < 0).any():
             self._segment(np.unique(segmentations[missing]))
@@ -122,7 +123,7 @@ class BPEDropout:
         return indices
 
     def _clear_cache(self) -> None:
-        """Forget all words and their segmentations, or create the empty cache."""
+        """Empty the cache of words and their segmentations; the constructor creates it with this method."""
         self._index_of_hash: dict[int, int] = {}  # hash of a word → its index
         self._slots = np.zeros(2**20, np.int32)  # word index by the first bits of the hash: faster, for most words
         self._word_characters: list[list[int]] = []  # ids of the characters of each word
@@ -168,17 +169,20 @@ class _CharacterWords:
             token_id: (token_id,) if token in atomic else tuple(ids[character] for character in token)
             for token, token_id in ids.items()
         }
+        # corpus tags and feature symbols, which are not split
         self._characters |= {token_id: (token_id,) for token_id in tokenizer.source_prefix_ids}
         self.begins_word = np.zeros(tokenizer.vocab_size, bool)
         self.ends_word = np.zeros(tokenizer.vocab_size, bool)
         space_is_before_word = tokenizer.marker == "initial"
         for token, token_id in ids.items():
-            # at both ends of the token: whether no word goes on there
-            left, right = (token in atomic or not _is_word_character(token[position]) for position in (0, -1))
-            # a space that is a token by itself is still the marker of the word next to it
-            self.begins_word[token_id] = left and (space_is_before_word or token != " ")
-            self.ends_word[token_id] = right and not (space_is_before_word and token == " ")
-        for token_id in tokenizer.source_prefix_ids:
+            # whether the token cannot continue a word before it, or be continued by one after it
+            is_left_boundary, is_right_boundary = (
+                token in atomic or not _is_word_character(token[position]) for position in (0, -1)
+            )
+            # a space that is a token by itself belongs to the word that it marks: the next one, or the one before
+            self.begins_word[token_id] = is_left_boundary and (space_is_before_word or token != " ")
+            self.ends_word[token_id] = is_right_boundary and not (space_is_before_word and token == " ")
+        for token_id in tokenizer.source_prefix_ids:  # corpus tags and feature symbols
             self.begins_word[token_id] = self.ends_word[token_id] = True
 
     def characters(self, word: Sequence[int]) -> list[int]:
@@ -195,24 +199,31 @@ class _ByteLevelWords:
 
     def __init__(self, tokenizer: Tokenizer, ids: Mapping[str, int]) -> None:
         """Find the tokens at which rows are divided; `ids` are those of the tokens."""
-        self._ids, self._forms = ids, tokenizer.surface_forms()  # the bytes of each token
+        self._ids, self._token_bytes = ids, tokenizer.surface_forms()
         self._pre_tokenizer = tokenizer.type.pre_tokenizer(tokenizer.marker)  # splits a text into words
-        special = np.array([not form for form in self._forms])
-        texts = (form[1:].decode(errors="ignore") if form.startswith(b" ") else "" for form in self._forms)
-        self.begins_word = np.array([bool(text) and not text[0].isspace() for text in texts]) | special
-        self.ends_word = special
+        is_special = np.array([not content for content in self._token_bytes])
+        # what follows the space at the beginning of a token
+        texts = (
+            content[1:].decode(errors="ignore") if content.startswith(b" ") else "" for content in self._token_bytes
+        )
+        self.begins_word = np.array([bool(text) and not text[0].isspace() for text in texts]) | is_special
+        self.ends_word = is_special
 
     def characters(self, word: Sequence[int]) -> list[int]:
-        """Return the ids of the bytes of some tokens (ids), with `WORD_BOUNDARY` between two words."""
-        if not self._forms[word[0]]:
+        """Return the ids of the bytes of some tokens (ids), with `WORD_BOUNDARY` between two words.
+
+        The tokens (`word`) begin at a word, but may contain several words.
+        """
+        if not self._token_bytes[word[0]]:
             return list(word)  # a special token
         try:
-            text = b"".join([self._forms[token_id] for token_id in word]).decode()
+            text = b"".join([self._token_bytes[token_id] for token_id in word]).decode()
         except UnicodeDecodeError:  # not the tokens of a text: they stay as they are
             return list(word)
         # the library writes every byte of a word as one letter
         words = [[self._ids[letter] for letter in letters] for letters, _ in self._pre_tokenizer.pre_tokenize_str(text)]
-        return [byte_id for byte_ids in words for byte_id in (*byte_ids, WORD_BOUNDARY)][:-1]
+        with_boundaries = [byte_id for byte_ids in words for byte_id in (*byte_ids, WORD_BOUNDARY)]
+        return with_boundaries[:-1]  # none after the last word
 
 
 class _GrowingArray:
@@ -223,11 +234,11 @@ class _GrowingArray:
         self.array, self.count = np.zeros(1024, dtype), 0
 
     def __len__(self) -> int:
-        """Return the number of values that were added."""
+        """Return the number of values that were appended; the capacity of the array is larger."""
         return self.count
 
     def __getitem__(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the values at some indices."""
+        """Return the values at these indices."""
         return self.array[indices]
 
     def extend(self, values: NDArray[Any]) -> None:
@@ -243,8 +254,12 @@ class _MergeTable:
     """The merges of a tokenizer: (left, right, merged) ids in order of rank."""
 
     def __init__(self, merges: list[tuple[int, int, int]], vocab_size: int) -> None:
-        """Sort merges, given as ids (left, right, merged) in order of rank, for binary search."""
-        left, right, self.merged = np.array(merges, np.int64).reshape(-1, 3).T
+        """Sort the pairs of the merges for binary search.
+
+        `merges` have the ids (left, right, merged), in order of rank: the first one has priority. `vocab_size` exceeds
+        all ids.
+        """
+        left, right, self.merged = np.array(merges, np.int64).reshape(-1, 3).T  # one id per merge, by rank
         pairs = left * vocab_size + right  # a number for each pair of ids
         self.vocab_size = vocab_size
         self.sorted_ranks = np.argsort(pairs, kind="stable")  # the rank of each of the sorted pairs
@@ -276,8 +291,9 @@ class _MergeTable:
         step = np.uint64(0)
         while len(unfinished) and ranks.shape[1]:
             step += np.uint64(1)
+            # one random number for each pair in each step: the upper 53 of 64 random bits as a number from 0 to 1
             counters = GOLDEN_GAMMA * (step * np.uint64(2**32) + position[:-1].astype(np.uint64))
-            random = (splitmix64(keys[unfinished, None] + counters) >> np.uint64(11)) * 2.0**-53  # from 0 to 1
+            random = (splitmix64(keys[unfinished, None] + counters) >> np.uint64(11)) * 2.0**-53
             not_dropped = np.where(random < rate, NO_MERGE, ranks)
             best = not_dropped.argmin(1)  # position of the pair to merge in each word
             rank = not_dropped[np.arange(len(not_dropped)), best]

@@ -53,7 +53,10 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
             words_with[pair].add(index)
 
     def entry(pair: str) -> tuple[int, int, int, str]:
-        """Return the heap entry of a pair: the most frequent first, then that which occurs earliest in the text."""
+        """Return the heap entry of a pair: the most frequent first, then that which occurs earliest in the text.
+
+        Its parts are the negated count, the first word with the pair, and the position of the pair in that word.
+        """
         first = min(words_with[pair])
         # Measured in characters: unlike an index of symbols, merges elsewhere in the word do not change the position.
         position = sum(len(codes.symbols[ord(code)]) for code in words[first].partition(pair)[0])
@@ -63,10 +66,10 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
     heapq.heapify(heap)
     while heap:
         pair = heap[0][-1]
-        if not words_with[pair]:
+        if not words_with[pair]:  # other merges have removed all its occurrences
             heapq.heappop(heap)
             continue
-        if (current := entry(pair)) != heap[0]:
+        if (current := entry(pair)) != heap[0]:  # its count has fallen
             heapq.heapreplace(heap, current)
             continue
         left, right = (codes.symbols[ord(code)] for code in pair)

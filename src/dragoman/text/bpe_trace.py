@@ -46,7 +46,7 @@ class BPETrace:
 
 def count_words(text: str) -> dict[str, int]:
     """Count the words of a text, which are separated by white space, in the order of their first occurrence."""
-    words = dict(Counter(text.split()))
+    words = dict(Counter(text.split()))  # keeps the order
     if not words:
         raise UserError("the text is empty: give at least one word")
     return words
@@ -105,7 +105,7 @@ def learn_trace(
         else:
             steps.append(step)
             continue
-        final_counts = step.pair_counts
+        final_counts = step.pair_counts  # this step is not learned: its counts are those after the last merge
         break
     return BPETrace(
         counts=dict(counts),
@@ -162,6 +162,7 @@ def trace_merges(
         words = {word: merge_pair(symbols, chosen) for word, symbols in words.items()}
         if "".join(chosen) not in vocabulary:  # two merges can give the same symbol
             vocabulary.append("".join(chosen))
+        # of the text, in symbols
         length = sum(len(words[word]) * count for word, count in counts.items())
         tied = tuple(pair for pair in best if pair != chosen)
         yield MergeStep(

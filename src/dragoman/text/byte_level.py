@@ -15,39 +15,42 @@ _VISIBLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 _HIDDEN = [byte for byte in range(256) if byte not in _VISIBLE]
 #: GPT-2's letter for each byte: its own character if that is visible, else a character from 256 on; a space is Ġ
 BYTE_LETTERS = tuple(chr(byte if byte in _VISIBLE else 256 + _HIDDEN.index(byte)) for byte in range(256))
-_BYTE_OF = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
+_BYTE_OF_LETTER = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
 
 # A space before white space belongs to the run of white space, so text can be cut only at other spaces.
-_CUT = re.compile(r" (?=\S)")
+_SPACE_BEFORE_WORD = re.compile(r" (?=\S)")
 
 
 def byte_level_words() -> pre_tokenizers.PreTokenizer:
-    """Return the pre-tokenizer that splits a text into GPT-2's words, written in `BYTE_LETTERS`."""
+    """Return the pre-tokenizer that splits a text into GPT-2's words, each byte written as one of `BYTE_LETTERS`."""
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
 def split_before_words(text: str) -> list[str]:
-    """Split a text at the space right before each word: no token crosses it, so parts can be segmented one by one.
+    """Split a text at the space right before each word: no token crosses it, so parts can be tokenized one by one.
 
     Examples:
         >>> split_before_words("a house,  old")
         ['a', 'house, ', 'old']
     """
-    return _CUT.split(text)
+    return _SPACE_BEFORE_WORD.split(text)
 
 
 def bytes_of_letters(token: str) -> bytes:
-    """Return the bytes that the letters of a token stand for; the UTF-8 form of a token that has other characters.
+    """Return the bytes that the letters of a token stand for; a token with other characters is encoded in UTF-8.
 
     Examples:
         >>> bytes_of_letters("ĠÃ©").decode()
         ' é'
     """
-    return bytes(_BYTE_OF[letter] for letter in token) if _BYTE_OF.keys() >= {*token} else token.encode()
+    has_byte_letters_only = _BYTE_OF_LETTER.keys() >= {*token}
+    return bytes(_BYTE_OF_LETTER[letter] for letter in token) if has_byte_letters_only else token.encode()
 
 
 def readable_bytes(token: str) -> str:
-    """Return the text of a token in GPT-2's letters; bytes that are not UTF-8 on their own are written as <0xC3>.
+    """Return the text of a token that is written in GPT-2's letters.
+
+    If its bytes are not UTF-8 on their own, each of them is written as, for example, <0xC3>.
 
     Examples:
         >>> readable_bytes("ĠÃ©"), readable_bytes("Ã")

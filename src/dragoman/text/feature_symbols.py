@@ -28,7 +28,7 @@ class FeatureSymbols:
     separator: str = FEATURE_SEPARATOR
 
     def __bool__(self) -> bool:
-        """Whether sources have features."""
+        """Whether the vocabulary has feature symbols."""
         return bool(self.ids)
 
     @property
@@ -48,7 +48,7 @@ class FeatureSymbols:
         return ids
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of the features in a text such as "V;PST"; unknown ones get the id of UNKNOWN_FEATURE."""
+        """Return the ids of the features in a text such as "V;PST"; all unknown ones get one id (UNKNOWN_FEATURE)."""
         return [self.ids.get(name, self.ids[UNKNOWN_FEATURE]) for name in split_names(text, self.separator)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -84,13 +84,13 @@ def collect_names(texts: Iterable[str], separator: str) -> list[str]:
 def feature_token(name: str) -> str:
     """Return the token of a feature, such as <feature:PST>.
 
-    No text gives this token: tokens that are learned from text contain either letters or brackets.
+    No text is tokenized into it: no learned token has letters and brackets, but for symbols, which include a space.
     """
     return f"<feature:{name}>"
 
 
 def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[str]:
-    """Append to each text, after a tab, its features such as "V;PST"; without features (None), nothing."""
+    """Append to each text, after a tab, its features such as "V;PST", if it has any; `features` None: no text has."""
     if features is None:
         return list(texts)
     if isinstance(features, str) or len(features) != len(texts):
@@ -99,7 +99,7 @@ def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[
             f"features must be a list with the features of each of the {len(texts):,} texts, such as ['V;PST'] "
             f"(morphological features), but has {actual}: pass one entry for each text"
         )
-    return [f"{text}\t{names}" for text, names in zip(texts, features)]
+    return [f"{text}\t{names}" if names else text for text, names in zip(texts, features)]
 
 
 def split_features(source: str) -> tuple[str, str]:

@@ -35,14 +35,15 @@ class Framing:
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """What the decoder reads before a target: BOS and the forced tokens."""
+        """What the decoder reads before a target: BOS and the tokens that are always generated after it (forced)."""
         return (self.bos, *self.forced_bos)
 
     @property
     def prompt_length(self) -> int:
-        """Number of forced tokens if they do not count in the length of a target, else 0.
+        """Number of forced tokens (always generated after BOS) that do not count in the length of a target.
 
-        A language code that `for_languages` adds to the forced tokens is included.
+        It is 0 if they count (`forced_is_prompt` is false). A language code that `for_languages` adds to them is
+        included.
         """
         adds_code = self.languages is not None and self.languages.target_position == "forced_bos"
         return len(self.forced_bos) + adds_code if self.forced_is_prompt else 0
@@ -66,7 +67,7 @@ class Framing:
         source, target = languages.pair(source, target)  # codes such as eng_Latn
         source_ids = () if source is None else (languages.ids[source],)
         target_id = languages.ids[target]
-        framing = replace(self, languages=None)
+        framing = replace(self, languages=None)  # to which the codes are added
         if languages.source_position == "prefix":
             framing = replace(framing, source_prefix=(*source_ids, *self.source_prefix))
         elif languages.source_position == "suffix":
@@ -75,40 +76,47 @@ class Framing:
             return replace(framing, forced_bos=(target_id, *self.forced_bos))
         if languages.target_position == "bos":
             return replace(framing, bos=target_id)
-        return replace(framing, source_prefix=(target_id, *framing.source_prefix))
+        return replace(framing, source_prefix=(target_id, *framing.source_prefix))  # Marian
 
     def for_default_languages(self) -> Framing:
         """Return the special tokens for texts without given languages: those of the default pair, if there is one.
 
-        Without a default, no codes are added for Marian, whose texts may begin with a code of their own. Other models
-        need codes: this object is returned unchanged, so that `for_languages` can still add them.
+        A model without language codes has only one framing. Without a default pair, no codes are added for Marian,
+        whose texts may begin with a code of their own. Other models need codes: this object is returned unchanged, so
+        that `for_languages` can still add them.
         """
         if self.languages is None or self.languages.has_default:
             return self.for_languages()
-        return self if self.languages.are_required else replace(self, languages=None)
+        return self if self.languages.are_required else replace(self, languages=None)  # None: Marian
 
     def with_default_languages(self, source: str | None, target: str | None) -> Framing:
-        """Return these special tokens with another default pair of languages; None keeps the present default."""
+        """Return these special tokens with other default languages; None keeps the present default.
+
+        A model without language codes has none: giving one is a UserError.
+        """
         if self.languages is None:
             return self.for_languages(source, target)  # raises a UserError if languages are given
         return replace(self, languages=self.languages.with_default(source, target))
 
     def without_default_languages(self) -> Framing:
-        """Return these special tokens without a default pair of languages; they are equal for all runs of a model."""
+        """Return these special tokens without a default pair of languages.
+
+        The results are equal for all runs of one model, whose defaults may differ.
+        """
         return self if self.languages is None else replace(self, languages=self.languages.without_default())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the framing, the special tokens around source and target, as JSON values."""
         languages = {} if self.languages is None else {"languages": self.languages.to_dict()}
         values = asdict(replace(self, languages=None))
-        del values["languages"]
+        del values["languages"]  # absent if the model has no language codes
         return values | languages
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Framing:
-        """Read what `to_dict` returned, also after JSON has turned tuples into lists.
+        """Build the framing from what `to_dict` returned, also after JSON has turned tuples into lists.
 
-        Other values are a ValueError or TypeError.
+        Values that are not valid are a ValueError or TypeError.
         """
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def _codes(text: str) -> tuple[str, ...]:
-    """Split language codes that are separated by white space."""
+    """Return language codes that are separated by white space, in their order."""
     return tuple(text.split())
 
 

@@ -28,7 +28,10 @@ MAX_EXTRA_TOKENS = 10_000  # special tokens whose number is a setting
 
 
 def _damaged_setting(files: TokenizerFiles, name: str, meaning: str, value: object) -> UserError:
-    """Return the error for the setting `name` of tokenizer_config.json, whose `value` is invalid; `meaning`: of it."""
+    """Return the error for the setting `name` of tokenizer_config.json, whose `value` is invalid.
+
+    `meaning` says what the setting is, for the message.
+    """
     return UserError(
         f"{files.folder / 'tokenizer_config.json'} is damaged: {name}, {meaning}, is {value!r}; download it again"
     )
@@ -43,12 +46,16 @@ def read_marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> ImportedTokenizer:
-    """Read the tokenizer of Marian's source or target: the SentencePiece model in `file_name`; `ids`: of its pieces."""
+    """Read Marian's tokenizer of the source or target.
+
+    `file_name` has the SentencePiece model, `ids` are the ids of its pieces and of all other tokens.
+    """
     by_role, model = files.tokens_by_role(PLAIN_TOKENS), SentencePieceModel.read(files.folder / file_name)
     if "unk" not in by_role or by_role["unk"].content not in ids:
         raise UserError(
             f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'; download it again"
         )
+    # language codes such as >>deu<<
     codes = {token: token_id for token, token_id in ids.items() if token.startswith(">>") and token.endswith("<<")}
     names = {token_id: token for token, token_id in ids.items()}
     return combine_sentencepiece(files, model, names, by_role, decoder=stripping_decoder(), language_codes=codes)
@@ -61,7 +68,7 @@ def stripping_decoder() -> decoders.Decoder:
 
 
 def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read the tokenizer of M2M-100: a file maps pieces to ids; languages such as __en__ have the ids after them."""
+    """Read the tokenizer of M2M-100, in a list: a file maps pieces to ids, and language codes such as __en__ follow."""
     by_role, ids = files.tokens_by_role(M2M100_TOKENS), files.vocabulary("vocab.json")  # roles such as "pad"
     model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
     if missing := [token.content for token in by_role.values() if token.content not in ids]:
@@ -75,12 +82,12 @@ def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def read_spiece(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read the tokenizer of T5 or Pegasus, which both have their SentencePiece model in spiece.model."""
+    """Read the tokenizer of T5 or Pegasus, in a list; both have their SentencePiece model in spiece.model."""
     return read_pegasus(files) if files.config.get("model_type") == "pegasus" else read_t5(files)
 
 
 def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read the tokenizer of Pegasus.
+    """Read the tokenizer of Pegasus, in a list: it serves source and target.
 
     Its first ids are padding, EOS, two masks and `offset` − 2 unused tokens; the first two pieces of the SentencePiece
     model, its own padding and EOS, are left out.
@@ -98,7 +105,7 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read the tokenizer of T5: the ids of the SentencePiece model, then the sentinels in reverse order."""
+    """Read the tokenizer of T5, in a list: the ids of the SentencePiece model, then the sentinels in reverse order."""
     by_role = files.tokens_by_role(known_family(files, "spiece.model", T5_TYPES).tokens)  # roles such as "pad"
     model = SentencePieceModel.read(files.folder / "spiece.model")
     num_sentinels = files.settings.get("extra_ids", 100)
@@ -110,16 +117,16 @@ def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read the tokenizer of LLaMA, whose ids are those of the SentencePiece model."""
+    """Read the tokenizer of LLaMA, in a list; its ids are those of the SentencePiece model."""
     model = SentencePieceModel.read(files.folder / "tokenizer.model")
     if (add_prefix_space := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(add_prefix_space))
-    by_role = files.tokens_by_role(tokenizer_family(files, default=TokenizerFamily(UNK_BOS_EOS)).tokens)
+    by_role = files.tokens_by_role(tokenizer_family(files, default=TokenizerFamily(tokens=UNK_BOS_EOS)).tokens)
     return [combine_sentencepiece(files, model, model.pieces, by_role, special=model.special_pieces)]
 
 
 def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read the tokenizer of mBART, NLLB or XLM-R.
+    """Read the tokenizer of mBART, NLLB or XLM-R, in a list: it serves source and target.
 
     fairseq's four special tokens take the place of the SentencePiece model's three; languages and mask are at the end.
     """
@@ -170,6 +177,7 @@ def combine_sentencepiece(
     name_of_id = names if isinstance(names, dict) else dict(enumerate(names))
     name_of_id |= {token_id: token.content for token_id, token in added.items()}
     ids = {name: token_id for token_id, name in name_of_id.items()}
+    # added tokens that are not special are found in a text, wherever they occur
     model = model.with_user_defined([token.content for token in added.values() if token.content not in special_tokens])
     has_unk = "unk" in by_role and by_role["unk"].content in ids
     unk = ids[by_role["unk"].content if has_unk else model.unk_piece]

@@ -62,15 +62,19 @@ NO_FAMILY = TokenizerFamily()  # of an unknown model_type: the files leave nothi
 
 
 def tokenizer_family(files: TokenizerFiles, default: TokenizerFamily = NO_FAMILY) -> TokenizerFamily:
-    """Return the model family of a checkpoint folder, by the `model_type` of `config.json`; `default` if unknown."""
+    """Return what the tokenizer files of a checkpoint's model family leave out, such as names of special tokens.
+
+    The family is that of the `model_type` in `config.json`; for unknown ones, `default` is returned.
+    """
     return TOKENIZER_FAMILIES.get(str(files.config.get("model_type")), default)
 
 
 def known_family(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> TokenizerFamily:
-    """Return the model family of a checkpoint folder; a UserError if its `model_type` is not one of `types`.
+    """Return what the tokenizer files of a checkpoint's model family leave out, such as names of special tokens.
 
-    Other families use files with the same names (`file_names`, for the error message) differently. A folder without
-    `config.json` is taken for the first type.
+    The `model_type` in `config.json` must be one of `types`, else a UserError is raised: other families use files with
+    the same names (`file_names`, for the error message) differently. A folder without `config.json` is taken for the
+    first type.
     """
     model_type = files.config.get("model_type", types[0])
     if model_type not in types:

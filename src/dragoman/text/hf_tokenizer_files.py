@@ -56,7 +56,7 @@ class OriginalFiles:
 
     def write(self, folder: Path) -> None:
         """Write the files into a folder; a UserError if they are damaged."""
-        for name in self.encoded.keys() & set(TOKENIZER_FILE_NAMES):
+        for name in self.encoded.keys() & set(TOKENIZER_FILE_NAMES):  # no other names: they could be paths elsewhere
             try:
                 content = zlib.decompress(base64.b64decode(self.encoded[name]))
             except (ValueError, zlib.error):
@@ -82,6 +82,7 @@ class TokenizerFiles:
         """
         self.folder, self.config, self.only = folder, config, only
         self.settings = self.json("tokenizer_config.json") if self.has("tokenizer_config.json") else {}
+        # special tokens by role, such as "pad_token"
         self._token_map = self.json("special_tokens_map.json") if self.has("special_tokens_map.json") else {}
 
     @property
@@ -90,7 +91,7 @@ class TokenizerFiles:
         return str(self.settings.get("tokenizer_class") or self.config.get("tokenizer_class") or "")
 
     def has(self, name: str) -> bool:
-        """Whether the folder has this file, and it may be read."""
+        """Whether the folder has the file `name`, and this object may read it (`only` names no other file)."""
         return self.only in ("", name) and (self.folder / name).is_file()
 
     def text(self, name: str) -> str:
@@ -146,7 +147,7 @@ class TokenizerFiles:
         return tokens
 
     def additional_tokens(self) -> Iterator[TokenConfig]:
-        """Yield the special tokens without a role, which the configuration files have in a list or a dictionary."""
+        """Yield the special tokens without a role such as "pad", a list or dictionary in the configuration files."""
         for listed in [document.get(key) for document in (self.settings, self._token_map) for key in ADDITIONAL_KEYS]:
             values = list(listed.values()) if isinstance(listed, dict) else listed
             yield from filter(None, map(parse_token, values if isinstance(values, list) else []))
@@ -178,7 +179,7 @@ class TokenizerFiles:
             token_id = ids.get(by_role[role].content) if role in by_role else None
             if token_id is None:
                 token_id = self.config.get(f"{role}_token_id")
-                token_id = token_id[0] if isinstance(token_id, list) and token_id else token_id
+                token_id = token_id[0] if isinstance(token_id, list) and token_id else token_id  # several EOS tokens
             if is_token_id(token_id):
                 role_ids[role] = token_id
         return role_ids

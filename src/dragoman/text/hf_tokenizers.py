@@ -72,6 +72,7 @@ def tokenizers_from_folder(
         if all(map(files.has, file_names)):
             source, *others = read(files)  # one for source and target, or two
             source.original_files = OriginalFiles.read(files.folder)
+            # an export whose source and target have different vocabularies
             if (files.folder / TARGET_TOKENIZER_FOLDER / "tokenizer.json").is_file():
                 target, _ = tokenizers_from_folder(files.folder / TARGET_TOKENIZER_FOLDER, config)
                 return source, target
@@ -81,7 +82,10 @@ def tokenizers_from_folder(
 
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
-    """Read a SentencePiece model, or a `tokenizer.json` of the `tokenizers` library or of Dragoman, on its own."""
+    """Read a SentencePiece model, or a `tokenizer.json` of the `tokenizers` library or of Dragoman.
+
+    Other files in its folder are ignored.
+    """
     files = TokenizerFiles(path.parent, config={}, only=path.name)
     if path.suffix != ".json":  # of a SentencePiece model
         model = SentencePieceModel.read(path)
@@ -121,13 +125,15 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _tokenizer_json(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read tokenizer.json, a complete file of the `tokenizers` library, of any family."""
+    """Read the tokenizer of any family, in a list, from tokenizer.json: a complete file of the `tokenizers` library."""
     family, document = tokenizer_family(files), files.json("tokenizer.json")
     by_role = files.tokens_by_role(family.tokens)  # special tokens by role, such as "pad"
-    # Tokens that decoded text leaves out may not be declared as special in the file, such as <|0.00|> of Whisper.
-    for token in document.get("added_tokens") or () if family.hidden_tokens else ():
-        if re.fullmatch(str(family.hidden_tokens), str(token.get("content"))):
-            token["special"] = True
+    # Tokens that decoded text leaves out may not be declared as special in the file, such as <|0.00|> of Whisper:
+    # `hidden_tokens` is a pattern of them.
+    if family.hidden_tokens:
+        for token in document.get("added_tokens") or ():
+            if re.fullmatch(family.hidden_tokens, str(token.get("content"))):
+                token["special"] = True
     return [_from_document(files, document, by_role)]
 
 
@@ -136,9 +142,9 @@ def _from_document(
 ) -> ImportedTokenizer:
     """Build a tokenizer from the JSON (`document`) of a tokenizer of the `tokenizers` library, which is changed.
 
-    It does not truncate, pad or add special tokens. Special tokens are those of `by_role` (by a role such as "pad" or
-    "eos"), of the configuration files (`files`), and those that the document itself declares. They get names that no
-    text contains, so that text never becomes one.
+    The result does not truncate, pad or add special tokens. Special tokens are those of `by_role` (by a role such as
+    "pad" or "eos"), of the configuration files (`files`), and those that the document itself declares. They get names
+    that no text contains, so that no text is tokenized into one.
     """
     origin = f"the tokenizer of {files.folder}"
     document |= dict.fromkeys(("truncation", "padding", "post_processor"))
@@ -150,11 +156,12 @@ def _from_document(
         all_ids = ids | {token["content"]: token["id"] for token in added}
         if not all(isinstance(name, str) and is_token_id(token_id) for name, token_id in all_ids.items()):
             raise ValueError("a token has no name or no number as its id")
+        # special tokens by their text
         special = {token.content: token for token in (*by_role.values(), *files.additional_tokens())}
         for token in added:
             token["special"] = bool(token["special"]) or token["content"] in special
         special |= {token["content"]: parsed for token in added if token["special"] and (parsed := parse_token(token))}
-        # BPE gives only tokens that its merges make, so that its special tokens need not be hidden.
+        # BPE produces only tokens that its merges make, so that its special tokens need not be renamed.
         is_bpe = "merges" in document["model"]
         _hide_special_tokens(document, {} if is_bpe else {name: ids[name] for name in special if name in ids})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -168,7 +175,7 @@ def _from_document(
 
 
 def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
-    """Rename special tokens to names that no text contains: most models would find the original names in a text.
+    """Rename special tokens to HIDDEN and their id, which no text contains: models would find their names in a text.
 
     `tokens` has the ids of the special tokens. `document` is the JSON of a tokenizer of the `tokenizers` library, which
     is changed in place.
@@ -188,7 +195,10 @@ def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) ->
 
 
 def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read BERT's WordPiece: text is split at white space and punctuation, then words into the longest pieces."""
+    """Read BERT's WordPiece tokenizer, in a list: it serves source and target.
+
+    Text is split at white space and punctuation, then each word from its beginning into the longest pieces.
+    """
     family, settings = known_family(files, "vocab.txt", BERT_TYPES), files.settings
     by_role = files.tokens_by_role(family.tokens)  # special tokens by role, such as "pad"
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
@@ -210,7 +220,10 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
 
 def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
-    """Read the byte-level BPE of GPT-2, RoBERTa, BART or Qwen2, which writes bytes as letters (Radford et al. 2019)."""
+    """Read the byte-level BPE of GPT-2, RoBERTa, BART or Qwen2, in a list: it serves source and target.
+
+    It writes bytes as letters (Radford et al. 2019).
+    """
     types = (*GPT_TYPES, *BART_TYPES, *QWEN_TYPES)
     family = known_family(files, "vocab.json with merges.txt", types)
     by_role = files.tokens_by_role(family.tokens)  # special tokens by role, such as "pad"
@@ -262,11 +275,13 @@ def _from_library(
 ) -> list[ImportedTokenizer]:
     """Convert a tokenizer of the `tokenizers` library, with the tokens that the files of a checkpoint add to it.
 
-    `by_role` has the special tokens with a role, such as "pad" or "eos".
+    `by_role` has the special tokens with a role, such as "pad" or "eos". The result is a list of one tokenizer, which
+    serves source and target.
     """
     document = json.loads(library.to_str())
     document["added_tokens"] = [
-        {"id": token_id, "single_word": False, "normalized": False, **asdict(token)}
+        # asdict: content, lstrip, rstrip and special
+        asdict(token) | {"id": token_id, "single_word": False, "normalized": False}
         for token_id, token in sorted(files.added_tokens().items())
     ]
     return [_from_document(files, document, by_role)]

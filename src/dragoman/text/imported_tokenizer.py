@@ -80,6 +80,7 @@ class ImportedTokenizer(Tokenizer):
 
         `names` has the token of each id, `special_tokens` the special ones among them, `role_ids` the id of each role.
         A `segmenter` segments text in place of the `library`. `language_codes` are recognized at the start of a text.
+        A tokenizer without a role uses another one: its EOS as PAD, for example.
         """
         self.kind, self.marker = IMPORTED_TYPE, "initial"
         self._library, self._names, self._special_tokens = library, names, special_tokens
@@ -91,6 +92,7 @@ class ImportedTokenizer(Tokenizer):
         self.mask, self.sep, self.cls = (self.role_ids.get(role) for role in ("mask", "sep", "cls"))
         self.special_token_ids = {token.content: token_id for token_id, token in special_tokens.items()}
         self.all_special_ids = frozenset(self.special_token_ids.values())
+        # longest first: an alternation in a regular expression takes the first alternative that matches
         longest_first = sorted(special_tokens.values(), key=lambda token: -len(token.content))
         self._special_pattern = re.compile(f"({'|'.join(map(_pattern, longest_first))})")
         self._decoder = self._library.decoder
@@ -102,7 +104,7 @@ class ImportedTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The highest id plus one."""
+        """The highest id plus one; some lower ids may have no token."""
         return max(self._names) + 1
 
     def encode(self, text: str, parse_special: bool = False) -> list[int]:
@@ -131,9 +133,9 @@ class ImportedTokenizer(Tokenizer):
         return _encode_after_space(self, phrase)
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
-        """Encode a text with the mask token in place of every `gap` and of the white space that belongs to the mask.
+        """Encode a text with the mask token in place of every `gap` (a character that stands for what is masked).
 
-        A tokenizer without a mask token is a UserError.
+        White space beside a gap is dropped if the mask token includes it. Without a mask token, a UserError is raised.
         """
         if self.mask is None:
             raise UserError("this tokenizer has no mask token: use a model that was trained to fill masks")
@@ -147,7 +149,7 @@ class ImportedTokenizer(Tokenizer):
 
         Their names are put into the text, because a sentinel may include the white space beside it.
         """
-        if not all(sentinel in self._names for sentinel in sentinels):
+        if not all(sentinel in self._names for sentinel in sentinels):  # ids that a model has added to the vocabulary
             return super().encode_with_sentinels(text, gap, sentinels)
         first, *others = text.split(gap)
         named = (self._names[sentinel] + following for sentinel, following in zip(sentinels, others, strict=False))
@@ -198,7 +200,7 @@ class ImportedTokenizer(Tokenizer):
         tokens = list(map(self._text_token, range(self.vocab_size)))
         if self._is_byte_level:
             return list(map(bytes_of_letters, tokens))
-        if self._decoder is None:
+        if self._decoder is None:  # tokens are joined with spaces
             return [f" {token}".encode() if token else b"" for token in tokens]
         steps = _decoder_types(json.loads(self._library.to_str())["decoder"])
         if unsupported := steps - {"Sequence", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
@@ -210,15 +212,16 @@ class ImportedTokenizer(Tokenizer):
         return [byte_values.get(token, token.replace("▁", " ").encode()) for token in tokens]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
-        """Return the number of the word that each token belongs to, −1 for special tokens.
+        """Return the number of the word that each token belongs to, −1 for special tokens and white space.
 
-        The last tokens (`window`) are joined to text after each token. It agrees with the whole text up to `end`: there
-        the token ends and the next one begins. A token that is part of a character belongs to that character.
+        To find where each token ends, it is joined to text with the tokens before it (`window`). Where this text stops
+        to agree with the whole text (`end`), the token ends and the next one begins. Of several tokens that make one
+        character together, each belongs to the word of that character.
         """
         ids = list(ids)
         text = self.decode(ids)
         word_at = [*word_at_characters(text), -1]  # of each character, and of the end of the text
-        words = []  # of each token
+        words = []  # index of the word of each token
         position = 0  # in the text, at which the next token begins
         window: list[str] = []  # the last tokens: decoding all tokens again for each one would take quadratic time
         start = 0  # position in the text at which the window begins
@@ -227,7 +230,7 @@ class ImportedTokenizer(Tokenizer):
                 words.append(-1)
                 continue
             window.append(token)
-            joined, alone = self._join(window), self._join(window[-1:])
+            joined, alone = self._join(window), self._join(window[-1:])  # alone: the token by itself
             agreement = commonprefix([joined, text[start : start + len(joined)]])  # noqa: RUF071 (of characters)
             end = max(position, start + len(agreement))
             spaces = end - position - len(text[position:end].lstrip())
@@ -242,10 +245,10 @@ class ImportedTokenizer(Tokenizer):
     def with_missing_pieces(
         self, texts: Iterable[str], limit: int, first_id: int | None = None
     ) -> tuple[Tokenizer, dict[int, str]]:
-        """Return this tokenizer with at most `limit` new pieces for texts that it cannot represent, and these by id.
+        """Return this tokenizer with at most `limit` new pieces (subwords), and the new pieces by their ids.
 
-        Their ids begin with `first_id`, by default after all others. A SentencePiece model cannot be extended: nothing
-        is added.
+        They represent what the tokenizer cannot represent in the `texts`. Their ids begin with `first_id`, by default
+        after all others. A SentencePiece model cannot be extended: nothing is added.
         """
         if self._segmenter is not None:
             return self, {}
@@ -261,7 +264,7 @@ class ImportedTokenizer(Tokenizer):
         return first_id >= self.vocab_size
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
-        """Return this tokenizer with a special token for a `language`, whose id is `token_id`."""
+        """Return this tokenizer with a special token for a `language` (a code such as kin_Latn), with id `token_id`."""
         names, special = self._names | {token_id: language}, {**self._special_tokens, token_id: TokenConfig(language)}
         return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self.language_codes)
 
@@ -273,8 +276,10 @@ class ImportedTokenizer(Tokenizer):
             "kind": self.kind,
             "marker": self.marker,
             # only those that the library does not have under this id
-            "names": {index: name for index, name in self._names.items() if self._library.id_to_token(index) != name},
-            "special_tokens": [{"id": index, **asdict(token)} for index, token in self._special_tokens.items()],
+            "names": {
+                token_id: name for token_id, name in self._names.items() if self._library.id_to_token(token_id) != name
+            },
+            "special_tokens": [{"id": token_id, **asdict(token)} for token_id, token in self._special_tokens.items()],
             "role_ids": self.role_ids,
             "language_codes": self.language_codes,
             "sentencepiece": self._segmenter.to_dict() if self._segmenter else None,
@@ -287,16 +292,21 @@ class ImportedTokenizer(Tokenizer):
     def from_document(cls, document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> ImportedTokenizer:
         """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages.
 
-        Format version 1 has the field `cutter` in place of a SentencePiece model.
+        Format version 1 has the field `cutter`, the contents of a SentencePiece model, in place of the model itself.
         """
         library = load_library(document, origin)
         try:
             fields = legacy.translate_tokenizer(fields)  # renames fields of version 1
             old_segmenter = fields.get("cutter")
+            # pieces that the model of version 1 has, but not the vocabulary, have ids from `size` on
             num_ids = old_segmenter["size"] if old_segmenter else math.inf
-            vocabulary = {name: index for name, index in library.get_vocab().items() if not name.startswith(HIDDEN)}
-            names = {index: name for name, index in vocabulary.items() if index < num_ids}
-            names |= {int(index): str(name) for index, name in fields["names"].items()}
+            # special tokens are hidden under other names in the library; theirs are in the field `names`
+            names = {
+                token_id: name
+                for name, token_id in library.get_vocab().items()
+                if not name.startswith(HIDDEN) and token_id < num_ids
+            }
+            names |= {int(token_id): str(name) for token_id, name in fields["names"].items()}
             if not names:
                 raise ValueError("it has no tokens")
             special_tokens = {
@@ -305,8 +315,8 @@ class ImportedTokenizer(Tokenizer):
                 )
                 for token in fields["special_tokens"]
             }
-            role_ids = {str(role): int(index) for role, index in fields["role_ids"].items()}
-            codes = {str(code): int(index) for code, index in fields["language_codes"].items()}
+            role_ids = {str(role): int(token_id) for role, token_id in fields["role_ids"].items()}
+            codes = {str(code): int(token_id) for code, token_id in fields["language_codes"].items()}
             model, unk = None, 0
             if old_segmenter:
                 model, unk = model_from_version_1(document["model"], old_segmenter, origin), old_segmenter["unknown"]
@@ -337,9 +347,10 @@ class RemappedTokenizer(Tokenizer):
         features: Sequence[str] = (),
         feature_separator: str = FEATURE_SEPARATOR,
     ) -> None:
-        """Wrap an imported tokenizer, whose ids are shifted by ID_OFFSET; the ids of corpus tags and features follow.
+        """Wrap an imported tokenizer, whose ids are shifted by ID_OFFSET to make room for Dragoman's special tokens.
 
-        `tags` and `features` are their names; `feature_separator` is between the features of a source.
+        The ids of corpus tags and features follow: `tags` and `features` are their names. `feature_separator` stands
+        between the features of a source.
         """
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
         self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
@@ -354,7 +365,7 @@ class RemappedTokenizer(Tokenizer):
         return ID_OFFSET + self.inner.vocab_size + len(self.source_prefix_ids)
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
-        """Return the tokenizer with further corpus tags (`names`), before the features at the end of its vocabulary."""
+        """Return the tokenizer with further corpus tags (`names`), whose ids precede those of the feature symbols."""
         check_tags(names)
         tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
         return RemappedTokenizer(self.inner, tags, features.names, features.separator)
@@ -365,7 +376,10 @@ class RemappedTokenizer(Tokenizer):
         return RemappedTokenizer(self.inner, list(self.tags), names, separator)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize texts; ids of the inner tokenizer are shifted to make room for Dragoman's special tokens."""
+        """Tokenize texts; the ids of the imported tokenizer (`inner`) are shifted by the number of special tokens.
+
+        Its id of unknown tokens becomes UNK.
+        """
         unk, rows = self.inner.unk, self.inner.encode_batch(texts)
         return [[UNK if token_id == unk else token_id + ID_OFFSET for token_id in row] for row in rows]
 
@@ -374,7 +388,7 @@ class RemappedTokenizer(Tokenizer):
         return _encode_after_space(self, phrase)
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
-        """Tokenize a text with every `gap` replaced by the mask token."""
+        """Tokenize a text with every `gap` (a character that stands for what is masked) replaced by the mask token."""
         return self._encode_joined(text.split(gap), repeat(MASK))
 
     def _inner_id(self, token_id: int) -> int:
@@ -460,7 +474,7 @@ def _check_charsmap(normalizer: object) -> None:
 def _encode_after_space(tokenizer: Tokenizer, phrase: str) -> list[int]:
     """Encode a phrase with a space before it, unless the tokenizer adds one itself or the space changes the text."""
     ids = tokenizer.encode(phrase)
-    if tokenizer.tokens(ids[:1])[0].startswith("▁"):
+    if tokenizer.tokens(ids[:1])[0].startswith("▁"):  # the space that the tokenizer adds
         return ids
     with_space = tokenizer.encode(f" {phrase}")
     return with_space if tokenizer.decode(with_space).strip() == phrase else ids
@@ -472,7 +486,7 @@ def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:
 
 
 def _pattern(token: TokenConfig) -> str:
-    """Return a regular expression that finds a special token, with the white space beside it that belongs to it."""
+    """Return a regular expression that finds a special token, with the white space that it includes on either side."""
     return (r"\s*" * token.lstrip) + re.escape(token.content) + (r"\s*" * token.rstrip)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from dragoman.errors import UserError
 from dragoman.text.language_names import language_name, parse_language
@@ -42,7 +42,7 @@ class LanguageCodes:
     detected: bool = False
 
     def __post_init__(self) -> None:
-        """Raise a ValueError for values that are not valid; they may come from a file."""
+        """Raise a ValueError for fields that are not valid; they may come from a file."""
         if not all(isinstance(code, str) and isinstance(index, int) and index >= 0 for code, index in self.ids.items()):
             raise ValueError("language codes must have token ids")
         if self.source_position not in get_args(SourceCodePosition):
@@ -59,12 +59,16 @@ class LanguageCodes:
 
     @property
     def are_required(self) -> bool:
-        """Whether a model needs codes around a text; Marian also finds one at the beginning of the text itself."""
+        """Whether codes must be added to a text, so that the languages have to be known.
+
+        They need not for Marian, whose target code stands before the source (`source_prefix`): the text itself may
+        begin with it, as in ">>deu<< Hello".
+        """
         return self.target_position != "source_prefix"
 
     @property
     def has_default(self) -> bool:
-        """Whether there is a default for all languages that the model is told."""
+        """Whether there is a default target language, and a default source language if the model is told it."""
         return self.target is not None and (self.source is not None or not self.reads_source_code)
 
     def find(self, language: str) -> str:
@@ -88,13 +92,13 @@ class LanguageCodes:
                 candidates.append(code)
         return candidates[0] if len(candidates) == 1 else self._raise_unknown(language, candidates)
 
-    def _raise_unknown(self, language: str, candidates: list[str]) -> str:
-        """Raise the error for a `language` that no code stands for, or more than one: the `candidates`."""
+    def _raise_unknown(self, language: str, candidates: list[str]) -> NoReturn:
+        """Raise the UserError for a `language` that no code stands for, or several codes (`candidates`)."""
         if candidates:
             raise UserError(f"the language {language!r} is ambiguous: use one of {described(candidates)}")
         wanted = parse_language(language).language
         names = {_fold(language_name(code)): code for code in self.ids} | {_fold(code): code for code in self.ids}
-        near = [code for code in self.ids if parse_language(code).language == wanted]  # in another script
+        near = [code for code in self.ids if parse_language(code).language == wanted]  # such as one in another script
         near += [names[name] for name in difflib.get_close_matches(_fold(language), names, n=3, cutoff=0.6)]
         known = described(dict.fromkeys(near or self.examples))
         hint = f"did you mean {known}?" if near else f"it knows {len(self.ids)} languages: {known}"
@@ -125,7 +129,7 @@ class LanguageCodes:
         chosen = self.with_default(source, target)
         missing = ["source (--from)"] if self.reads_source_code and chosen.source is None else []
         missing += ["target (--to)"] if chosen.target is None else []
-        if missing or chosen.target is None:
+        if missing or chosen.target is None:  # the second condition is for type checkers
             raise UserError(
                 f"the model translates between {len(self.ids)} languages: give the {' and '.join(missing)} language, "
                 f"such as {described(self.examples)} ('dragoman show languages' lists all)"
@@ -139,17 +143,20 @@ class LanguageCodes:
         return sorted(self.ids, key=lambda code: rank.get(parse_language(code).language, len(rank)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the codes as JSON values."""
+        """Return all fields as JSON values."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)} | {"ids": dict(self.ids)}
 
 
 def described(codes: Iterable[str]) -> str:
-    """Return some codes with the names of their languages, as text: kin_Latn (Kinyarwanda), fra_Latn (French) …."""
+    """Return codes with the names of their languages as text, such as "kin_Latn (Kinyarwanda), fra_Latn (French)".
+
+    After MAX_SHOWN_CODES codes, "…" stands for the others.
+    """
     codes = list(codes)
     named = [f"{code} ({name})" if (name := language_name(code)) != code else code for code in codes[:MAX_SHOWN_CODES]]
     return ", ".join(named) + " …" * (len(codes) > MAX_SHOWN_CODES)
 
 
 def _fold(text: str) -> str:
-    """Return a code or name without differences of case and separators."""
+    """Return the code or name of a language for comparison: in lower case, with `_` for `-`."""
     return text.casefold().replace("-", "_").strip()

@@ -11,21 +11,24 @@ MIN_RELATIVE_DISTANCE = 0.1  # between the two most probable languages
 
 
 def can_identify() -> bool:
-    """Whether the package for identification is installed."""
+    """Whether the package lingua, which identifies languages, is installed."""
     return importlib.util.find_spec("lingua") is not None
 
 
 def identify_language(text: str) -> str:
-    """Return the code of the language of a text, such as en; "" if the text is short or two languages are likely."""
+    """Return the two-letter code of the language of a text, such as en.
+
+    It is "" for texts of fewer than MIN_IDENTIFIED_CHARACTERS, and if two languages are about equally probable.
+    """
     if len(text) < MIN_IDENTIFIED_CHARACTERS:
         return ""
     language = _detector().detect_language_of(text)
-    return "" if language is None else language.iso_code_639_1.name.lower()
+    return "" if language is None else language.iso_code_639_1.name.lower()  # None: not certain enough
 
 
 @cache
 def known_languages() -> frozenset[str]:
-    """Return the codes of the languages that can be identified."""
+    """Return the two-letter codes of the languages that can be identified."""
     from lingua import Language
 
     return frozenset(language.iso_code_639_1.name.lower() for language in Language.all())

@@ -47,7 +47,7 @@ def _parse_entries() -> dict[str, tuple[str, str]]:
     """Return for each code the first code of its entry in _CODES_AND_NAMES (en for eng), and the English name."""
     languages: dict[str, tuple[str, str]] = {}
     for entry in _CODES_AND_NAMES.split(","):
-        match = _ENTRY.fullmatch(entry.strip())
+        match = _ENTRY.fullmatch(entry.strip())  # codes, name
         assert match is not None, entry
         codes, name = match[1].split(), " ".join(match[2].split())
         languages |= dict.fromkeys(codes, (codes[0], name))
@@ -72,23 +72,23 @@ def parse_language(text: str) -> LanguageTag:
     folded = " ".join(text.casefold().split())
     if folded in _FIRST_CODES:
         return LanguageTag(_FIRST_CODES[folded])
-    match = _CODE.fullmatch(folded)
+    match = _CODE.fullmatch(folded)  # language, script, region
     if match is None:
-        return LanguageTag(folded)
+        return LanguageTag(folded)  # an unknown name
     language, script = match[1], match[2]
     return LanguageTag(_LANGUAGES.get(language, (language,))[0], script and script.title())
 
 
 def language_spellings(code: str) -> list[str]:
-    """Return a code and its shortest form, under which files may have the language: eng_Latn and en.
+    """Return the ways in which files may write the code of a language: as given and shortest, such as eng_Latn and en.
 
-    A code with a region, such as en-GB, has no other form.
+    A code with a region, such as en-GB, has no other form. For an empty code, the list is empty.
     """
-    match = _CODE.fullmatch(code.casefold())
+    match = _CODE.fullmatch(code.casefold())  # language, script, region
     short = [parse_language(code).language] if match and not match[3] else []
     return list(dict.fromkeys([code, *short])) if code else []
 
 
 def language_name(code: str) -> str:
-    """Return the English name of a language, or its code if the name is unknown."""
+    """Return the English name of a language by its code, such as eng_Latn; the code itself if it is unknown."""
     return LANGUAGE_NAMES.get(parse_language(code).language, code)

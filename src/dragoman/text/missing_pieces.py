@@ -21,10 +21,11 @@ MIN_PIECE_COUNT = 3  # occurrences in the text of a new piece
 def add_missing_pieces(
     library: tokenizers.Tokenizer, texts: Iterable[str], limit: int, first_id: int
 ) -> tuple[tokenizers.Tokenizer, dict[int, str]]:
-    """Return a tokenizer of the library with at most `limit` new pieces for some texts, and the pieces by their ids.
+    """Return a tokenizer of the library with at most `limit` new pieces (subwords), and the new pieces by their ids.
 
-    The ids begin with `first_id`. BPE gets characters and merges, a list of words whole words. For other models, and if
-    the texts can be represented, nothing is added.
+    The pieces represent what `library` cannot represent in `texts`; their ids begin with `first_id`. A BPE model gets
+    characters and merges, a model of whole words (WordLevel) whole words. For other models, and if the texts can be
+    represented, nothing is added.
     """
     document = json.loads(library.to_str())
     model = document["model"]
@@ -42,7 +43,10 @@ def add_missing_pieces(
 
 
 def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) -> tokenizers.Tokenizer:
-    """Return a tokenizer of the library with a special token of this id; unchanged if its model is not a dictionary."""
+    """Return a tokenizer of the library with a special token of this id.
+
+    It is returned unchanged if its vocabulary is a list, as that of a unigram model, instead of a dictionary.
+    """
     document = json.loads(library.to_str())
     if not isinstance(document["model"].get("vocab"), dict):
         return library
@@ -53,7 +57,7 @@ def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) 
 
 
 def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """Count the words of texts as the library splits them, with the marks of spaces that it adds to them."""
+    """Count the words of texts as the library splits them, with its marks of spaces, such as ▁ in ▁house."""
     counts: Counter[str] = Counter()
     for text in texts:
         normalized = library.normalizer.normalize_str(text) if library.normalizer else text
@@ -65,9 +69,10 @@ def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter
 def _learn_bpe_pieces(
     library: tokenizers.Tokenizer, model: Mapping[str, Any], words: Counter[str], limit: int
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return new pieces and merges of BPE: characters without a token, and frequent pairs of symbols that contain one.
+    """Return at most `limit` new pieces of BPE, and merges that make them.
 
-    At most `limit` pieces; `words` have their counts, `model` is the JSON of the library's model.
+    The pieces are characters without a token, and frequent pairs of symbols that contain such a character. `words` have
+    their counts, `model` is the JSON of the library's model.
     """
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):  # pieces would need them, too
         return [], []
@@ -76,14 +81,14 @@ def _learn_bpe_pieces(
         for character in set(word):
             if character not in model["vocab"]:
                 characters[character] += count
-    alphabet = [character for character, count in characters.most_common(limit) if count >= MIN_PIECE_COUNT]
-    missing = frozenset(alphabet)
+    new_characters = [character for character, count in characters.most_common(limit) if count >= MIN_PIECE_COUNT]
+    missing = frozenset(new_characters)
     fragments: Counter[tuple[str, ...]] = Counter()
     for word, count in words.items():
         if missing.intersection(word):
             for fragment in _fragments(library, word, missing):
                 fragments[fragment] += count
-    pieces, merges = dict.fromkeys(alphabet), []
+    pieces, merges = dict.fromkeys(new_characters), []  # a dictionary, because two merges can make the same piece
     for merge in iterate_merges(fragments) if fragments else ():
         if merge.frequency < MIN_PIECE_COUNT or len(pieces) >= limit:
             break
@@ -93,12 +98,13 @@ def _learn_bpe_pieces(
 
 
 def _fragments(library: tokenizers.Tokenizer, word: str, missing: frozenset[str]) -> Iterable[tuple[str, ...]]:
-    """Yield the parts of a word in which symbols may be merged: of two neighbors, one is a missing character.
+    """Yield the parts of a word in which symbols may be merged, as tuples of symbols.
 
-    Between missing characters, the symbols are the tokens of the library.
+    The symbols are the `missing` characters and, between these, the tokens of the library. Of two neighbors in a part,
+    at least one is missing, so that merges of known tokens alone are not learned.
     """
     symbols: list[str] = []
-    known = ""
+    known = ""  # characters since the last missing one
     for character in word:
         if character in missing:
             symbols += [*_tokens(library, known), character]
@@ -123,6 +129,9 @@ def _tokens(library: tokenizers.Tokenizer, text: str) -> list[str]:
 def _learn_words(
     library: tokenizers.Tokenizer, model: Mapping[str, Any], words: Counter[str], limit: int
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return at most `limit` frequent words that are not in the vocabulary of the `model`, and no merges."""
+    """Return at most `limit` frequent words that are not in the vocabulary of the `model`, and no merges.
+
+    `words` have their counts. The `library`, which learners of other models need, is not used.
+    """
     unknown = ((word, count) for word, count in words.most_common() if word not in model["vocab"])
     return [word for word, count in unknown if count >= MIN_PIECE_COUNT][:limit], []

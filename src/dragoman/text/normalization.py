@@ -26,7 +26,7 @@ class TextNormalizer:
 
     @classmethod
     def from_settings(cls, text: TextConfig) -> TextNormalizer:
-        """Return the normalizer that the settings of a run (section text) describe."""
+        """Return the normalizer that the settings of a run (section text) describe; None is no normalization."""
         return cls(
             whitespace=bool(text.normalize_whitespace),
             unicode_form=text.unicode_normalization or "none",
@@ -35,7 +35,7 @@ class TextNormalizer:
 
     @property
     def changes_letters(self) -> bool:
-        """Whether more than white space is normalized."""
+        """Whether letters are normalized: lower-cased, or brought into a Unicode form."""
         return self.lowercase or self.unicode_form != "none"
 
     @property
@@ -49,16 +49,19 @@ class TextNormalizer:
         return normalize_whitespace(text) if self.whitespace else text
 
     def normalize_words(self, text: str) -> str:
-        """Normalize the letters of every word, but neither white space nor the number of words."""
+        """Normalize the letters of every word, but keep the number of words; white space becomes single spaces.
+
+        Text whose letters are not normalized is returned unchanged.
+        """
         if not self.changes_letters:
             return text
         # NFKC writes some characters with a space, which must not divide a word
         return " ".join("".join(self.normalize_letters(word).split()) or word for word in text.split())
 
     def signature(self, signature: str) -> str:
-        """Return the signature of a metric with what was normalized in the references, in the style of sacreBLEU.
+        """Return sacreBLEU's signature of a metric, such as "nrefs:1|case:mixed|tok:13a", with this normalization.
 
-        Lower case is `case:lc`, as in sacreBLEU; a Unicode form is `norm:NFKC`.
+        The references were normalized by it. Lower case is `case:lc`, as in sacreBLEU; a Unicode form is `norm:NFKC`.
         """
         fields = [field for field in signature.split("|") if field]
         if self.lowercase:
@@ -69,7 +72,7 @@ class TextNormalizer:
         return "|".join(fields)
 
     def normalize_letters(self, text: str) -> str:
-        """Apply the Unicode form and lower-case; the form again, because lower case of normalized text may not be."""
+        """Apply the Unicode form and lower-case; then the form again, as lower-casing can leave text in another one."""
         if self.unicode_form != "none":
             text = unicodedata.normalize(self.unicode_form, text)  # type: ignore[arg-type]
         if self.lowercase:

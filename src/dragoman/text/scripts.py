@@ -14,7 +14,8 @@ UNSPACED_SCRIPTS = frozenset(
 #: scripts that are used together, in Japanese or with Chinese
 EAST_ASIAN_SCRIPTS = frozenset({"Han", "Hiragana", "Katakana", "Bopomofo"})
 
-_SCRIPTS = {"Cjk": "Han", "Ideographic": "Han", "Katakana-hiragana": "Katakana"}  # by the first word of a Unicode name
+#: scripts by the first word of the Unicode name of a letter, where this is not the script itself
+_SCRIPT_OF_NAME = {"Cjk": "Han", "Ideographic": "Han", "Katakana-hiragana": "Katakana"}
 
 
 def script_of(character: str) -> str | None:
@@ -30,13 +31,16 @@ def script_of(character: str) -> str | None:
     name = unicodedata.name(letter, "").partition(" ")[0].capitalize()
     if name == "Modifier":
         return None
-    return _SCRIPTS.get(name, name) or None
+    return _SCRIPT_OF_NAME.get(name, name) or None  # None: the character has no name
 
 
 def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
-    """Return the share of each script in the letters of a text, the most frequent first; `characters` are counts."""
+    """Return the share of each script in the letters of a text, the most frequent first.
+
+    `characters` has the count of each character of the text.
+    """
     counts: Counter[str] = Counter()
-    for character, count in sorted(characters.items()):
+    for character, count in sorted(characters.items()):  # so that the order of equal shares is always the same
         if script := script_of(character):
             counts[script] += count
     total = counts.total()

@@ -67,12 +67,12 @@ class SentencePieceModel:
 
     @property
     def unk_piece(self) -> str:
-        """Return the piece that stands for unknown characters."""
+        """The piece that stands for unknown characters, such as <unk>."""
         return self.pieces[self.processor.unk_id()]
 
     @property
     def special_pieces(self) -> list[str]:
-        """The pieces that no text contains: unknown and control."""
+        """The pieces that no text is segmented into: the unknown piece, and control symbols such as <s>."""
         is_unknown, is_control = self.processor.IsUnknown, self.processor.IsControl
         return [piece for index, piece in enumerate(self.pieces) if is_unknown(index) or is_control(index)]
 
@@ -87,14 +87,17 @@ class SentencePieceModel:
     def with_user_defined(self, symbols: Sequence[str]) -> SentencePieceModel:
         """Return the model with more symbols, which are single tokens wherever they occur in a text."""
         # Protocol buffers are merged by concatenation: repeated fields are appended.
-        added = b"".join(_piece(symbol, 0.0, USER_DEFINED) for symbol in symbols if symbol not in self.pieces)
+        added = b"".join(
+            _piece(symbol, score=0.0, kind=USER_DEFINED) for symbol in symbols if symbol not in self.pieces
+        )
         return SentencePieceModel(self.serialized + added, self.origin) if added else self
 
     def with_prefix_space(self, enabled: bool) -> SentencePieceModel:
         """Return the model with or without the space that it adds before each text."""
         # Of a repeated setting in a protocol buffer, the last value counts. The normalizer is field 3 of the model, and
         # the prefix space is field 3 of the normalizer.
-        return SentencePieceModel(self.serialized + _message(field=3, content=_number(3, enabled)), self.origin)
+        normalizer = _number(field=3, value=enabled)
+        return SentencePieceModel(self.serialized + _message(field=3, content=normalizer), self.origin)
 
 
 class SentencePieceSegmenter:
@@ -124,21 +127,22 @@ class SentencePieceSegmenter:
         return cls(model, {name: token_id for token_id, name in names.items() if name not in excluded}, unk)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize texts; pieces that are not in the vocabulary become `unk`."""
+        """Return the token ids of texts; pieces that are not in the vocabulary get the id `unk`."""
         lookup, unk = self.vocabulary.get, self.unk
         return [[lookup(piece, unk) for piece in row] for row in self.model.processor.EncodeAsPieces(list(texts))]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the model, in base 64, and the id of `unk`, for a tokenizer file."""
+        """Return the model, in base 64, and the id `unk` of unknown pieces, for a tokenizer file."""
         return {"model": base64.b64encode(self.model.serialized).decode(), "unk": self.unk}
 
 
 def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> SentencePieceModel:
-    """Rebuild the SentencePiece model of a tokenizer file that stored its contents apart (format version 1).
+    """Rebuild the SentencePiece model of a tokenizer file that stored its contents separately (format version 1).
 
     Args:
-        document: has the pieces, with scores or BPE merges.
-        fields: has user-defined symbols and the rules of normalization: `table`, and `rewriting`, four flags.
+        document: model of the `tokenizers` library (JSON), which has the pieces, with scores or BPE merges.
+        fields: has user-defined symbols and the rules of normalization: `table` (replacements of characters), and
+            `rewriting`, four flags.
         origin: names the file in error messages.
 
     The bytes follow SentencePiece's protocol buffer, whose field numbers are the first arguments of `_number` and
@@ -153,16 +157,16 @@ def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any],
         pieces = {piece: float(score) for piece, score in vocabulary}
     symbols, byte_fallback = fields["symbols"], bool(document.get("byte_fallback") or fields["bytes"])
     special = {*symbols, *BYTE_TOKENS} if byte_fallback else {*symbols}
-    content = _piece("<unk>", 0.0, UNKNOWN)
+    content = _piece("<unk>", score=0.0, kind=UNKNOWN)
     content += b"".join(
-        _piece(piece, score, NORMAL)
+        _piece(piece, score=score, kind=NORMAL)
         for piece, score in pieces.items()
-        if piece not in special and not piece.startswith("\uffff")
+        if piece not in special and not piece.startswith("\uffff")  # the beginning of hidden names of special tokens
     )
-    content += b"".join(_piece(symbol, 0.0, USER_DEFINED) for symbol in symbols)
-    content += b"".join(_piece(token, 0.0, BYTE) for token in BYTE_TOKENS if byte_fallback)
+    content += b"".join(_piece(symbol, score=0.0, kind=USER_DEFINED) for symbol in symbols)
+    content += b"".join(_piece(token, score=0.0, kind=BYTE) for token in BYTE_TOKENS if byte_fallback)
     add_prefix_space, collapse_spaces, escape_spaces, space_after_words = map(bool, fields["rewriting"])
-    # the settings of training and of normalization
+    # TrainerSpec: model_type, treat_whitespace_as_suffix and byte_fallback; then NormalizerSpec
     trainer = _number(3, BPE if is_bpe else UNIGRAM) + _number(24, space_after_words) + _number(35, byte_fallback)
     normalizer = _message(2, base64.b64decode(fields["table"])) + _number(3, add_prefix_space)
     normalizer += _number(4, collapse_spaces) + _number(5, escape_spaces)
@@ -170,22 +174,25 @@ def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any],
 
 
 def _piece(text: str, score: float, kind: int) -> bytes:
-    """Serialize a piece of a SentencePiece model (protocol buffer): text, score and kind."""
+    """Serialize a piece of a SentencePiece model (protocol buffer): text, score (log probability) and kind.
+
+    `kind` is the number of the type: NORMAL, UNKNOWN, USER_DEFINED or BYTE.
+    """
     score_field = b"\x15" + struct.pack("<f", score)  # field 2, a 32-bit float
     return _message(1, _message(1, text.encode()) + score_field + _number(3, kind))
 
 
 def _message(field: int, content: bytes) -> bytes:
     """Serialize field number `field` of a protocol buffer, which holds bytes, a string or another message."""
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
+    return _varint(field << 3 | 2) + _varint(len(content)) + content  # wire type 2: with a length
 
 
 def _number(field: int, value: int) -> bytes:
     """Serialize field number `field` of a protocol buffer, which holds an integer."""
-    return _varint(field << 3) + _varint(int(value))
+    return _varint(field << 3) + _varint(int(value))  # wire type 0: integer
 
 
 def _varint(value: int) -> bytes:
     """Serialize an integer in groups of seven bits, lowest first; the top bit says that another group follows."""
-    digits = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
-    return bytes([*(digit | 0x80 for digit in digits[:-1]), digits[-1]])
+    groups = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])

@@ -38,13 +38,14 @@ class SplitText:
     gaps: list[str] = field(default_factory=lambda: [""])
 
     def gaps_for_language(self, language: str) -> list[str]:
-        """Return the gaps for translations into a language (a code such as `de` or `zh-Hant`).
+        """Return the gaps (white space before, between and after the sentences) for translations into a language.
 
-        An empty gap between two sentences becomes a space if the language is written with spaces.
+        `language` is a code such as `de` or `zh-Hant`. An empty gap between two sentences becomes a space if the
+        language is written with spaces.
         """
-        space = "" if language.split("-")[0] in _UNSPACED_LANGUAGES else " "
-        inner = range(1, len(self.gaps) - 1)
-        return [gap or space if index in inner else gap for index, gap in enumerate(self.gaps)]
+        space = "" if language.split("-")[0] in _UNSPACED_LANGUAGES else " "  # without a script, such as Hant
+        between_sentences = range(1, len(self.gaps) - 1)
+        return [gap or space if index in between_sentences else gap for index, gap in enumerate(self.gaps)]
 
     def gaps_between(self, translations: Sequence[str]) -> list[str]:
         """Return the gaps (white space before, between and after) for translations into an unknown language.
@@ -52,16 +53,25 @@ class SplitText:
         An empty gap between two sentences becomes a space, unless the translation before it ends with a mark such as 。
         """
         last_characters = ["", *(text[-1:] for text in translations)]  # before each gap
-        spaced = {index for index in range(1, len(self.gaps) - 1) if last_characters[index] not in _FULL_WIDTH_ENDS}
+        between_sentences = range(1, len(self.gaps) - 1)
+        spaced = {index for index in between_sentences if last_characters[index] not in _FULL_WIDTH_ENDS}
         return [gap or " " * (index in spaced) for index, gap in enumerate(self.gaps)]
 
     def join(self, translations: Sequence[str], language: str | None = None) -> str:
-        """Return the text with translations in place of its sentences; `language` is that of the translations."""
+        """Return the text with translations in place of its sentences, and with the white space between them.
+
+        `language` is that of the translations, which decides where spaces are needed; None: it is unknown.
+        """
+        # white space before, between and after the translations
         gaps = self.gaps_between(translations) if language is None else self.gaps_for_language(language)
         return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:], strict=True))
 
     def _add(self, sentence: str, gap: str) -> None:
-        """Append a sentence and the white space after it (`gap`); white space around the sentence goes to the gaps."""
+        """Append a sentence and the white space after it (`gap`).
+
+        White space around the sentence itself becomes a part of the gaps before and after it. A sentence of white space
+        only becomes a part of the gap before it.
+        """
         clean = sentence.translate(_CONTROLS)  # control characters become spaces
         stripped = clean.strip()
         if not stripped:
@@ -82,19 +92,19 @@ def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: i
     tokens, as counted by `count_tokens`, is split again near its middle: at a comma, a space, or anywhere.
     """
     split, start = SplitText(), 0
-    for gap in [*_PARAGRAPH_END.finditer(text), None]:  # None: the end of the text
-        paragraph = text[start : gap.start() if gap else len(text)]
+    for line_break in [*_PARAGRAPH_END.finditer(text), None]:  # or tab; None: the end of the text
+        paragraph = text[start : line_break.start() if line_break else len(text)]
         for sentence, space in _split_paragraph(paragraph):
             for short_sentence, following_space in _split_long(sentence, space, count_tokens, max_tokens):
                 split._add(short_sentence, following_space)
-        if gap:
-            split.gaps[-1] += gap.group()
-            start = gap.end()
+        if line_break:
+            split.gaps[-1] += line_break.group()
+            start = line_break.end()
     return split
 
 
 def single_sentence(text: str) -> SplitText:
-    """Return a text as one sentence."""
+    """Return a text as one sentence, without the white space around it, which becomes the gaps."""
     split = SplitText()
     split._add(text, gap="")  # no white space after it but its own
     return split
@@ -103,12 +113,15 @@ def single_sentence(text: str) -> SplitText:
 def _split_paragraph(paragraph: str) -> list[tuple[str, str]]:
     """Split a paragraph after marks that end a sentence; return the sentences, each with the white space after it."""
     sentences, start = list[tuple[str, str]](), 0
+    # without capital letters, apart from placeholders, URLs and e-mail addresses
     is_uncased = not any(letter.isupper() for letter in _LITERAL.sub("", paragraph))
     for mark in _SENTENCE_END.finditer(paragraph):
         rest = paragraph[mark.end() : mark.end() + 200]  # enough to see the next word
         space = rest[: len(rest) - len(rest.lstrip())]
         before = paragraph[start : mark.start()]
-        if mark.end() >= len(paragraph) or (space and _is_inside_sentence(before, mark.group(), rest, is_uncased)):
+        if mark.end() >= len(paragraph):
+            continue  # the last sentence, which is added at the end
+        if space and _is_inside_sentence(before, mark.group(), rest, is_uncased):
             continue
         sentences.append((paragraph[start : mark.end()], space))
         start = mark.end() + len(space)
@@ -116,13 +129,14 @@ def _split_paragraph(paragraph: str) -> list[tuple[str, str]]:
 
 
 def _is_inside_sentence(before: str, mark: str, after: str, is_uncased: bool) -> bool:
-    """Whether a sentence continues after a mark: before a word in lower case, or after an initial, 12. or Dr.
+    """Whether a sentence continues after a mark such as a full stop: before a word in lower case, or after A., 12., Dr.
 
-    In a text without capital letters (`is_uncased`), a sentence of several words may end before a lower-case letter.
+    `before` is the sentence up to the mark, `after` the text after it. In a text without capital letters
+    (`is_uncased`), a sentence of several words may end before a lower-case letter.
     """
     following = after.lstrip()
     is_literal = bool(_LITERAL.match(following))  # a placeholder, URL or e-mail address
-    next_word = (following.lstrip(_OPENING).split(None, 1) or [""])[0]
+    next_word = (following.lstrip(_OPENING).split(None, 1) or [""])[0]  # without quotation marks and brackets before it
     begins_lower = next_word[:1].islower() and not is_literal
     if begins_lower and next_word.islower():  # not iPhone
         may_end = mark == "." or {*mark} <= {"!", "?"}  # not after … or a quotation mark
@@ -151,13 +165,13 @@ def _split_long(
         return [(sentence, space)]
     middle = len(sentence) // 2
     cuts = [match.end() for match in re.finditer(r"[,;:،；：，、](?!\d)", sentence)]
-    cuts = [cut for cut in cuts if abs(cut - middle) <= len(sentence) // 4]
-    cuts = cuts or [match.start() + 1 for match in re.finditer(r"\s", sentence[1:-1])]
+    cuts = [cut for cut in cuts if abs(cut - middle) <= len(sentence) // 4]  # in the middle half
+    cuts = cuts or [match.start() + 1 for match in re.finditer(r"\s", sentence[1:-1])]  # + 1: the slice begins at 1
     cut = min(cuts, key=lambda cut: abs(cut - middle), default=middle)
     cut = cut if 0 < cut < len(sentence) else middle
     second = sentence[cut:].lstrip()
     if not second:
         return [(sentence, space)]
-    between = sentence[cut : len(sentence) - len(second)]
+    between = sentence[cut : len(sentence) - len(second)]  # white space
     first_parts = _split_long(sentence[:cut], between, count_tokens, max_tokens)
     return first_parts + _split_long(second, space, count_tokens, max_tokens)

@@ -112,10 +112,11 @@ class Tokenizer:
         features: Sequence[str] = (),
         feature_separator: str = FEATURE_SEPARATOR,
     ) -> None:
-        """Wrap a tokenizer of the `tokenizers` library.
+        """Wrap a tokenizer of the `tokenizers` library, whose vocabulary has all tokens.
 
         `kind` is its type, such as "bpe", `marker` the side of a word that has its space ("initial" or "final"). `tags`
-        and `features` (with their separator) are the names of corpora and features whose tokens the library has.
+        and `features` are the names of corpus tags and feature symbols in the vocabulary; `feature_separator` stands
+        between the features of a source.
         """
         self.kind, self.marker, self._library = kind, marker, library
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
@@ -134,6 +135,7 @@ class Tokenizer:
         if features:
             names = (*features, UNKNOWN_FEATURE)
             self.features = FeatureSymbols({name: ids[feature_token(name)] for name in names}, feature_separator)
+        # <unk:0>, <unk:1>, … as far as the vocabulary has them
         unknown_tokens = takewhile(ids.__contains__, map(unknown_word_token, range(len(ids))))
         self.unknown_word_tokens = [ids[token] for token in unknown_tokens]
         # Special tokens, tags, features and unknown words are shown as they are, and add nothing to a text.
@@ -142,7 +144,7 @@ class Tokenizer:
                 self._tokens[token_id], self._bytes[token_id] = tokens[token_id], b""
         for byte, token in enumerate(self.type.byte_tokens):
             self._bytes[ids[token]] = bytes([byte])
-        # Except unknown words: <unk> or a made-up word, with the space of the word.
+        # Unknown words add <unk> or a made-up word, with the space of the word.
         made_up_words = [f"{UNKNOWN_WORD_STEM}{number}" for number in range(len(self.unknown_word_tokens))]
         for token_id, word in zip(self.unknown_ids, ["<unk>", *made_up_words], strict=True):
             self._bytes[token_id] = (f" {word}" if marker == "initial" else f"{word} ").encode()
@@ -150,27 +152,32 @@ class Tokenizer:
         self._cache = {"": [token.id for token in library.model.tokenize(self.type.space)]}
 
     def with_tags(self, names: Sequence[str]) -> Tokenizer:
-        """Return this tokenizer with a token for each corpus tag of `names`, with ids after all others."""
+        """Return this tokenizer with a token for each corpus tag in `names`; new tokens have the last ids."""
         check_tags(names)
         library = self._library_with(map(tag_token, names))
         tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
         return Tokenizer(library, self.kind, self.marker, tags, features.names, features.separator)
 
     def with_unknown_words(self, number: int) -> Tokenizer:
-        """Return this tokenizer with this number of tokens for unknown words, with ids after all others.
+        """Return this tokenizer with this number of tokens for unknown words, which have the last ids.
 
         A hash of the word selects its token. So an unknown word has the same token in source and target, and different
         ones mostly have different tokens, which a model can copy. Decoded they are made-up words with the same hash.
+        Corpus tags and features are lost: they are added later.
         """
-        return Tokenizer(self._library_with(map(unknown_word_token, range(number))), self.kind, self.marker)
+        library = self._library_with(map(unknown_word_token, range(number)))
+        return Tokenizer(library, self.kind, self.marker)
 
     @property
     def unknown_ids(self) -> Sequence[int]:
-        """Ids of all tokens that stand for unknown words."""
+        """Ids of all tokens that stand for unknown words: UNK, and those that a hash selects."""
         return (self.unk, *self.unknown_word_tokens)
 
     def with_features(self, names: Sequence[str], separator: str) -> Tokenizer:
-        """Return this tokenizer with a symbol for each feature and one for unknown ones, with ids after all others."""
+        """Return this tokenizer with a symbol for each feature in `names`, and one for all unknown features.
+
+        New symbols have the last ids. `separator` stands between the features of a source.
+        """
         names = list(dict.fromkeys([*self.features.names, *names]))
         library = self._library_with(map(feature_token, (*names, UNKNOWN_FEATURE)))
         return Tokenizer(library, self.kind, self.marker, list(self.tags), names, separator)
@@ -178,10 +185,10 @@ class Tokenizer:
     def with_missing_pieces(
         self, texts: Iterable[str], limit: int, first_id: int | None = None
     ) -> tuple[Tokenizer, dict[int, str]]:
-        """Return this tokenizer with at most `limit` new pieces for texts that it cannot represent, and these by id.
+        """Return this tokenizer with at most `limit` new pieces (subwords), and the new pieces by their ids.
 
-        Their ids begin with `first_id`, by default after all others. Text without missing characters is segmented as
-        before.
+        They represent characters in the `texts` that have no token so far; text without such characters is segmented as
+        before. Their ids begin with `first_id`, by default after all others.
         """
         library, pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
         features = self.features
@@ -189,21 +196,24 @@ class Tokenizer:
         return extended if pieces else self, pieces
 
     def can_assign_ids_from(self, first_id: int) -> bool:
-        """Whether new tokens can have the ids from `first_id` on: only if it is the next free id, without a gap."""
+        """Whether new tokens can have the ids from `first_id` on: only if it is the next free id; ids have no gaps."""
         return first_id == self.vocab_size
 
     def piece_ids(self, piece: str) -> list[int]:
-        """Return the ids of the tokens that a part of a word is split into, without adding a space to it."""
+        """Return the ids of the tokens into which a part of a word (`piece`) is split, without adding a space to it."""
         return [token.id for token in self._library.model.tokenize(piece)]
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
-        """Return this tokenizer with a special token for a language, which no text contains, and its id `token_id`."""
+        """Return this tokenizer with a special token, such as <2kin_Latn>, for a language; its id is `token_id`.
+
+        No text is tokenized into it.
+        """
         library = add_special_token(self._library, f"<2{language}>", token_id)
         features = self.features
         return Tokenizer(library, self.kind, self.marker, list(self.tags), features.names, features.separator)
 
     def _library_with(self, tokens: Iterable[str]) -> tokenizers.Tokenizer:
-        """Return a copy of the library's tokenizer with more tokens, which no text contains."""
+        """Return a copy of the library's tokenizer with more special tokens, into which no text is tokenized."""
         library = tokenizers.Tokenizer.from_str(self._library.to_str())
         library.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
         return library
@@ -240,7 +250,7 @@ class Tokenizer:
         No token crosses the space before a word, so the text between two such spaces (a chunk) is encoded once and
         cached. On ordinary text that is far faster than the library, which encodes new chunks on all cores.
         """
-        cache = self._cache  # chunk → token ids
+        cache = self._cache  # chunk → token ids; the empty chunk is a space
         chunks_of_texts = [self.type.split_chunks(text) if text else [] for text in texts]
         # a dictionary drops repetitions and keeps the order
         new = self._encode_chunks({chunk: None for chunks in chunks_of_texts for chunk in chunks if chunk not in cache})
@@ -255,7 +265,7 @@ class Tokenizer:
         return ids
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
-        """Encode a text with MASK in place of every `gap`, a control character that is part of no word.
+        """Encode a text with MASK in place of every `gap`: a control character, part of no word, for what is masked.
 
         The text is encoded with its gaps, and then the tokens of a gap, with or without a space, are replaced. So the
         mask includes the gap's space, like the first token of a word.
@@ -274,7 +284,10 @@ class Tokenizer:
         return masked
 
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
-        """Encode a text with the next of the `sentinels` (ids) in place of every `gap`, as in T5's span corruption."""
+        """Encode a text with the next of the `sentinels` (ids) in place of every `gap`, as in T5's span corruption.
+
+        A gap is a control character that stands for a removed span.
+        """
         remaining = iter(sentinels)
         return [next(remaining) if token_id == self.mask else token_id for token_id in self.encode_masked(text, gap)]
 
@@ -298,7 +311,10 @@ class Tokenizer:
         return {chunk: self._hash_unknown_words(chunk, encoding.ids) for chunk, encoding in zip(texts, encodings)}
 
     def _hash_unknown_words(self, chunk: str, ids: list[int]) -> list[int]:
-        """Return the ids of a chunk with the `unknown_word_tokens` of its unknown words in place of UNK."""
+        """Return the ids of a chunk (the text between two spaces) with `unknown_word_tokens` in place of UNK.
+
+        A hash of an unknown word selects its token.
+        """
         if self.unk not in ids:
             return ids
         tokens, text = self.unknown_word_tokens, _replace_surrogates(chunk)
@@ -318,15 +334,16 @@ class Tokenizer:
         return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")  # the added space
 
     def decode_certain(self, ids: Iterable[int]) -> str:
-        """Return the beginning of the decoded text that no further tokens can change.
+        """Return the beginning of the decoded text that is certain: no further tokens can change it.
 
-        Incomplete characters are left out, and the last one if a letter or mark may still be composed with it.
+        An incomplete character at the end (U+FFFD) is left out. If tokens are letters and marks (`decomposes`), so is
+        the last character, with which the next mark may be composed.
         """
         text = self.decode(ids).rstrip("\ufffd")
         if not self.decomposes:
             return text
-        last_letter = max((n for n, character in enumerate(text) if not unicodedata.combining(character)), default=0)
-        return text[:last_letter]
+        letters = (n for n, character in enumerate(text) if not unicodedata.combining(character))  # their positions
+        return text[: max(letters, default=0)]
 
     def vocabulary(self) -> list[str]:
         """Return the token of each id as the `tokenizers` library writes it: byte-level BPE writes bytes as letters."""
@@ -338,16 +355,16 @@ class Tokenizer:
         return [self._tokens[token_id].replace(" ", "▁") for token_id in ids]
 
     def tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of readable tokens, as the method `tokens` gives them; a KeyError for other ones."""
+        """Return the ids of readable tokens such as ▁house, as the method `tokens` gives them; KeyError for others."""
         return [self._ids[token] for token in tokens]
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        """The id of each readable token."""
+        """The id of each token in readable form, such as ▁house."""
         return {token: token_id for token_id, token in enumerate(self.tokens(range(self.vocab_size)))}
 
     def as_tokenized(self, text: str) -> str:
-        """Return a text in the Unicode form that tokens have: decomposed (NFD) if `decomposes`, or as it is."""
+        """Return a text in the Unicode form of the tokens: decomposed (NFD) if `decomposes` is set, else unchanged."""
         return normalizers.NFD().normalize_str(text) if self.decomposes else text
 
     def surface_forms(self) -> list[bytes]:
@@ -369,7 +386,7 @@ class Tokenizer:
         for token in [self._bytes[token_id] for token_id in ids]:
             if token and token[0] & 0xC0 != 0x80:  # a character begins, so an incomplete one before it stays incomplete
                 text += decoder.decode(b"", final=True)
-            # The first byte of a character adds nothing to the text yet, so that all its bytes have the same position.
+            # The decoder adds a character when its bytes are complete, so that they all have the same position.
             begins_with_space = len(token) > 1 and token.startswith(b" ")
             positions.append(len(text) + begins_with_space if token else None)
             text += decoder.decode(token)
@@ -386,7 +403,7 @@ class Tokenizer:
         return json.dumps(document, ensure_ascii=False)
 
     def _source_prefix_fields(self) -> dict[str, Any]:
-        """Return the names of the tokens before a source for `to_json`: corpus tags, features and their separator."""
+        """Return for `to_json` the names of corpus tags and features, whose tokens may precede a source."""
         fields: dict[str, Any] = {"tags": list(self.tags)} if self.tags else {}
         if self.features:
             fields |= {"features": self.features.names, "feature_separator": self.features.separator}
@@ -404,7 +421,8 @@ class Tokenizer:
         try:
             fields = document["model"].pop("dragoman")  # what `to_json` adds to the library's document
             version, marker = fields["version"], str(fields["marker"])
-            kind = legacy.RENAMED["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))  # its present name
+            stored_kind = str(fields["kind"])
+            kind = legacy.RENAMED["tokenizer_types"].get(stored_kind, stored_kind)  # older versions had other names
             tags, features, separator = read_source_prefix_fields(fields)
         except (KeyError, TypeError, AttributeError):
             raise UserError(
@@ -504,7 +522,10 @@ def learn_tokenizer(
 
 
 def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
-    """Count words, each with the space before or after it (`marker`), in the order of their first occurrence."""
+    """Count words, each with the space before or after it (`marker`), in the order of their first occurrence.
+
+    `kind` is the type of the tokenizer, such as "bpe", which decides what a word is.
+    """
     chunks: Counter[str] = Counter()
     for text in texts:
         if text:
@@ -539,7 +560,10 @@ def check_tags(names: Sequence[str]) -> None:
 
 
 def tag_token(tag: str) -> str:
-    """Return the token of a tag; no text gives this token, since no token contains both letters and brackets."""
+    """Return the token of a corpus tag.
+
+    No text is tokenized into it: no learned token has letters and brackets, but for symbols, which include a space.
+    """
     return f"<tag:{tag}>"
 
 
@@ -550,12 +574,18 @@ def _word_hash(word: str) -> int:
 
 
 def unknown_word_token(number: int) -> str:
-    """Return token `number` of unknown words; no text gives it, since no token contains both letters and brackets."""
+    """Return one of the tokens among which a hash distributes unknown words: that with this number.
+
+    No text is tokenized into it: no learned token has letters and brackets, but for symbols, which include a space.
+    """
     return f"<unk:{number}>"
 
 
 def _words_of_decomposed(text: str) -> list[int]:
-    """Return for each character of a decomposed text the index of its word in the composed one, as `decode` returns."""
+    """Return for each character of a decomposed text the index of its word in the composed text; −1 for white space.
+
+    `decode` returns the composed text.
+    """
     composed = unicodedata.normalize("NFC", text)
     words = word_at_characters(composed)
     decomposed_characters = (unicodedata.normalize("NFD", character) for character in composed)
@@ -569,7 +599,10 @@ def _replace_surrogates(text: str) -> str:
 
 
 def _disable_threads_in_forks() -> None:
-    """Let forked processes use no threads of the library, which cannot be forked, instead of printing a warning."""
+    """Let forked processes use no threads of the `tokenizers` library, which otherwise prints a warning.
+
+    Threads do not survive a fork.
+    """
     variable, is_set_here = "TOKENIZERS_PARALLELISM", False
 
     def before() -> None:

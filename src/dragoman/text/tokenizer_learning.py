@@ -22,8 +22,9 @@ from dragoman.text.bpe_merges import Pair, iterate_merges
 from dragoman.text.byte_level import BYTE_LETTERS
 from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS, UNK
 
-# The unigram trainer sees a word with count c before min(c // _COUNT_PER_END, _MAX_ENDS) artificial characters.
-_MAX_ENDS, _COUNT_PER_END = 30, 5
+# The unigram trainer sees a word with count c before min(c // _COUNT_PER_END_CHARACTER, _MAX_END_CHARACTERS) different
+# artificial characters.
+_MAX_END_CHARACTERS, _COUNT_PER_END_CHARACTER = 30, 5
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class VocabularyLimits:
 
 
 def learn_bytes(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Build a model of the 256 bytes only, whatever words and limits: few tokens, long sequences (Xue et al. 2022)."""
+    """Build a model of the 256 bytes only: few tokens, long sequences (Xue et al. 2022).
+
+    `words` and `limits`, which all types of tokenizers take, are ignored.
+    """
     return _bpe_model(tokens=[])
 
 
@@ -52,13 +56,14 @@ def learn_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Mode
     """Learn BPE from word counts: characters, and merged pairs in order of frequency (Sennrich et al. 2016)."""
     alphabet = _alphabet(words, limits.coverage)
     max_tokens = _max_learned_tokens(limits, alphabet)
-    merges = _learn_merges(words, _split_at_rare_characters(alphabet, words), alphabet, max_tokens, limits)
+    mergeable = _split_at_rare_characters(alphabet, words)
+    merges = _learn_merges(words, mergeable, alphabet=alphabet, max_tokens=max_tokens, limits=limits)
     return _bpe_model(dict.fromkeys([*alphabet, *map("".join, merges)]), merges)
 
 
 def learn_byte_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
     """Learn byte-level BPE from counts of words in `BYTE_LETTERS`: bytes and merged pairs (Radford et al. 2019)."""
-    max_tokens = limits.size - len(SPECIAL_TOKENS)
+    max_tokens = limits.size - len(SPECIAL_TOKENS)  # bytes included
     if max_tokens < len(BYTE_LETTERS):
         raise UserError(
             f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special tokens and "
@@ -75,7 +80,7 @@ def _learn_merges(
     max_tokens: int,
     limits: VocabularyLimits,
 ) -> list[Pair]:
-    """Learn BPE merges until a limit is reached.
+    """Learn BPE merges until the vocabulary size, the compression ratio or the minimum count is reached.
 
     Args:
         words: all words with their counts.
@@ -83,7 +88,7 @@ def _learn_merges(
         max_tokens: maximum number of tokens, those of the alphabet included.
         limits: minimum count of a pair, and the compression ratio: symbols of `words` per token.
     """
-    length = _text_length(words)
+    length = _text_length(words)  # in characters, or in bytes for byte-level BPE, which writes each as a letter
     # tokens of the characters outside the alphabet: one for each of their bytes
     other_tokens = _text_length(words, utf8=True) - _text_length(mergeable, utf8=True)
     ratio = length / max(1, _text_length(mergeable) + other_tokens)
@@ -125,10 +130,11 @@ def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.
     counts = _split_at_rare_characters(alphabet, words)
     # The library considers only substrings that occur before different characters, and overlooks a whole word that
     # begins no other word. Therefore words are repeated, by frequency, before characters that no text contains.
-    ends = [chr(code) for code in range(0xF0000, 0xF0000 + _MAX_ENDS)]
-    extended = [word + end for word, count in counts.items() for end in ends[: count // _COUNT_PER_END]]
+    # Private characters (U+F0000…): a frequent word is repeated before several of them.
+    ends = [chr(code) for code in range(0xF0000, 0xF0000 + _MAX_END_CHARACTERS)]
+    extended = [word + end for word, count in counts.items() for end in ends[: count // _COUNT_PER_END_CHARACTER]]
     library = tokenizers.Tokenizer(models.Unigram())
-    vocab_size = max_tokens + len({word[-1] for word in extended})
+    vocab_size = max_tokens + len({word[-1] for word in extended})  # with the artificial characters, removed below
     trainer = trainers.UnigramTrainer(vocab_size=vocab_size, show_progress=False)
     library.train_from_iterator(chain(extended, *(repeat(word, count) for word, count in counts.items())), trainer)
     learned = json.loads(library.to_str())["model"]["vocab"]
@@ -147,7 +153,7 @@ def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.
 
 def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
     """Build a model of the most frequent words; all others are unknown. `words` have their counts."""
-    max_words = limits.size - len(SPECIAL_TOKENS) - 1  # the space
+    max_words = limits.size - len(SPECIAL_TOKENS) - 1  # 1: the space, a token by itself
     if max_words < 1:
         raise UserError(
             f"a word vocabulary needs a size of at least {len(SPECIAL_TOKENS) + 2}, not {limits.size}: raise "
@@ -163,7 +169,7 @@ def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
-    del counts[" "]
+    del counts[" "]  # always in the alphabet, and not counted
     remaining = counts.total()
     uncovered = remaining * (1 - coverage)
     alphabet = [" "]
@@ -176,7 +182,10 @@ def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
 
 
 def _split_at_rare_characters(alphabet: Iterable[str], words: Mapping[str, int]) -> Mapping[str, int]:
-    """Split words at characters outside the alphabet: these are encoded as bytes and are part of no token."""
+    """Return the parts of words between characters outside the alphabet, with their counts.
+
+    Characters outside the alphabet are encoded as bytes and are part of no token.
+    """
     frequent_characters = re.compile(f"[{re.escape(''.join(alphabet))}]+")
     counts: Counter[str] = Counter()
     for word, count in words.items():

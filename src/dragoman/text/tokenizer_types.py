@@ -13,7 +13,7 @@ from dragoman.text import byte_level, tokenizer_learning
 from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
 from dragoman.text.word_splitting import whitespace_spans, word_spans
 
-LABEL_TYPE = "label"  # for tags: every whitespace token is one token
+LABEL_TYPE = "label"  # of the tags of a tagger or classifier: whatever stands between spaces is one token
 
 _LETTER = r"\p{L}\p{M}\p{N}_"
 WORD_MARKERS = {
@@ -30,12 +30,18 @@ def _split_at_spaces(text: str) -> list[str]:
 
 
 def _marked_symbols(marker: str) -> pre_tokenizers.PreTokenizer:
-    """Return the pre-tokenizer that splits a text at spaces only, each symbol with its space before or after it."""
+    """Return the pre-tokenizer that splits a text at spaces only; each symbol has the space before or after it.
+
+    `marker` says which: "initial" or "final".
+    """
     return pre_tokenizers.Split(Regex(SYMBOL_MARKERS[marker]), behavior="isolated")
 
 
 def _marked_words(marker: str) -> pre_tokenizers.PreTokenizer:
-    """Return the pre-tokenizer that splits a text into words, each with its space before or after it."""
+    """Return the pre-tokenizer that splits a text into words and punctuation; each has the space before or after it.
+
+    `marker` says which: "initial" or "final".
+    """
     return pre_tokenizers.Split(Regex(WORD_MARKERS[marker]), behavior="isolated")
 
 
@@ -109,19 +115,26 @@ TOKENIZER_TYPES = {
 
 
 def tokenizer_type(kind: str) -> TokenizerType:
-    """Return the type of a tokenizer by its name, such as "bpe"; "label" (of tags) splits text as "symbol" does."""
+    """Return the type of a tokenizer by its name, such as "bpe".
+
+    "label" (LABEL_TYPE, of the tags that a tagger or classifier predicts) splits text at spaces, as "symbol" does.
+    """
     return TOKENIZER_TYPES["symbol" if kind == LABEL_TYPE else kind]
 
 
 def check_tokenizer_type(kind: str, marker: str) -> None:
-    """Raise a UserError for an unknown type of tokenizer or word marker."""
+    """Raise a UserError for an unknown type of tokenizer, an unknown space marker, or one that the type does not have.
+
+    `kind` is a name such as "bpe", or "label" (LABEL_TYPE), which users cannot choose. `marker` is the side of a word
+    that has its space: "initial" or "final".
+    """
     if kind not in TOKENIZER_TYPES and kind != LABEL_TYPE:
         raise unknown_name("type of tokenizer", kind, TOKENIZER_TYPES)
     if marker not in WORD_MARKERS:
-        raise unknown_name("word marker", marker, WORD_MARKERS)
+        raise unknown_name("space marker", marker, WORD_MARKERS)
     if marker not in tokenizer_type(kind).markers:
         raise UserError(
-            f"a tokenizer of type {kind!r} has the space before a word, but the marker is {marker!r}: set "
+            f"a tokenizer of type {kind!r} needs the space before a word, but text.space_marker is {marker!r}: set "
             "text.space_marker=initial, or choose another text.tokenizer"
         )
 

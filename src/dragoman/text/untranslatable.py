@@ -33,7 +33,7 @@ MIN_NUMBERS = 20  # with as many numbers, these may decide without punctuation
 
 
 def is_untranslatable(text: str) -> bool:
-    """Whether every whitespace token of the text has no letter, or is a URL or an e-mail address."""
+    """Whether each part of the text between spaces has no letter, or is a URL or an e-mail address; False if empty."""
     if not _LETTER.search(text):
         return bool(text.strip())
     return all(not _LETTER.search(token) or _ADDRESS_TOKEN.fullmatch(token) for token in text.split())
@@ -51,7 +51,7 @@ class CopyEvidence(NamedTuple):
 
     @classmethod
     def from_pair(cls, source: str, target: str) -> CopyEvidence:
-        """Count in one training pair whether a source without letters, its numbers and its punctuation are copied."""
+        """Count what one training pair shows: whether a source without letters, numbers and punctuation are copied."""
         lines, lines_copied = _count_letterless(source, target)
         numbers, numbers_kept = _count_kept(_NUMBER, source, target)
         marks, marks_kept = _count_kept(_PUNCTUATION, source, target)
@@ -59,7 +59,10 @@ class CopyEvidence(NamedTuple):
 
     @classmethod
     def from_line(cls, source: str, target: str) -> CopyEvidence:
-        """Count one training pair only if its source has no letters; numbers and punctuation are ignored for speed."""
+        """Count whether the source of one training pair, if it has no letters, is copied.
+
+        Numbers and punctuation are not counted, for speed.
+        """
         lines, lines_copied = _count_letterless(source, target)
         return cls(lines, lines_copied)
 
@@ -75,7 +78,7 @@ class CopyEvidence(NamedTuple):
         must share at least half of their numbers and punctuation marks, or of their numbers alone. This holds for
         translation, but not for phonemes, logical forms or arithmetic.
         """
-        if self.lines >= MIN_LETTERLESS_LINES:
+        if self.lines >= MIN_LETTERLESS_LINES:  # `lines` counts sources without letters
             return 2 * self.lines_copied >= self.lines
         if self.numbers >= MIN_NUMBERS and 2 * self.numbers_kept >= self.numbers:
             return True
@@ -84,14 +87,17 @@ class CopyEvidence(NamedTuple):
 
 
 def _count_kept(pattern: re.Pattern[str], source: str, target: str) -> tuple[int, int]:
-    """Count the matches of a pattern in source and target, and those that the other one of them contains as well."""
+    """Count the matches of a pattern in source and target, and how many of them also occur in the other text."""
     matches = [(match, target) for match in pattern.findall(source)]  # each with the other text
     matches += [(match, source) for match in pattern.findall(target)]
     return len(matches), sum(match in other_side for match, other_side in matches)
 
 
 def _count_letterless(source: str, target: str) -> tuple[int, int]:
-    """Return (1 if the source has no letters, else 0; 1 if, in addition, the target is its copy, else 0)."""
+    """Return (1, 1) if the source has no letters and the target is a copy of it, (1, 0) if it has none, else (0, 0).
+
+    An empty source does not count.
+    """
     if _LETTER.search(source) or not source.strip():
         return 0, 0
     return 1, int(source.strip() == target.strip())

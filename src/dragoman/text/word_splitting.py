@@ -40,7 +40,7 @@ def split_words(text: str) -> list[str]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return where each word or punctuation mark begins and ends in the text; combining marks continue a word."""
+    """Return where each word or punctuation mark begins and ends in the text; combining marks are part of a word."""
     spans: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
         begin, end = match.span()
@@ -69,7 +69,7 @@ def alignment_spans(text: str) -> list[tuple[int, int]]:
 
     In a text without white space in a script such as Chinese (_UNSPACED), each character with its punctuation is one.
     """
-    spans = whitespace_spans(text)
+    spans = whitespace_spans(text)  # one span: no white space inside
     if len(spans) == 1 and len(_UNSPACED.findall(text)) > 1:
         return [match.span() for match in _UNSPACED_WORD.finditer(text, *spans[0])] or spans
     return spans
@@ -84,9 +84,9 @@ def word_at_characters(text: str) -> list[int]:
 
 
 def _continues_word(text: str, begin: int, position: int) -> bool:
-    r"""Whether the word from `begin` continues at `position`, where a regular expression with \w has ended it.
+    r"""Whether the word from index `begin` continues at `position`, where a regular expression with \w has ended it.
 
-    It does at a combining mark, which \w does not match, and at a letter after one.
+    It does at a combining mark, which \w does not match, and at a letter after one, if the word begins with a letter.
     """
     if _is_mark(text[position]):
         return True

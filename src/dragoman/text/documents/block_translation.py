@@ -37,13 +37,14 @@ class SplitBlock:
     def create(cls, block: MarkedText, split: SplitText, preserve: Preserve) -> SplitBlock:
         """Find the literals of the sentences of a block: what must occur unchanged in their translations.
 
-        These are texts of tags that are not translated (`verbatim`), and what `preserve` names, such as numbers.
+        A block is a unit of a document, such as a paragraph; `split` has its sentences. Literals are texts of tags that
+        are not translated (`verbatim`), and what `preserve` names, such as numbers.
         """
         tags = [tag for tag in block.all_tags() if tag.verbatim]
         literals = []
         for start, sentence in zip(_starts(split.gaps, split.sentences), split.sentences):
             end = start + len(sentence)
-            # where the verbatim tags are in the sentence
+            # the part of each verbatim tag that is in the sentence, counted from its beginning; empty if last <= first
             spans = [(max(tag.start, start) - start, min(tag.end, end) - start) for tag in tags]
             verbatim = [(first, last) for first, last in spans if first < last]
             literals.append(tuple(find_literals(sentence, preserve, verbatim)))
@@ -75,20 +76,21 @@ class SplitBlock:
         """Return the translated block, with its tags and literals (texts that must stay the same).
 
         Args:
-            targets: the translations of `sentences`
+            targets: the translations of `sentences`, which are those that are not copied
             alignments: their word alignments, None where none is needed
             language: of the translations, '' if it is unknown
         """
         translated, aligned = iter(zip(targets, alignments)), []
         for number, source in enumerate(self.split.sentences):
             if self._is_copied(number):
-                identity = [(n, n) for n in range(len(alignment_words(source)))]
-                aligned.append(AlignedSentence(source, source, identity))
+                identity = [(word, word) for word in range(len(alignment_words(source)))]
+                aligned.append(AlignedSentence(source, target=source, alignment=identity))
             else:
                 target, alignment = next(translated)
                 sentence = AlignedSentence(source, target, alignment)
                 aligned.append(restore_literals(sentence, self.literals[number]))
         texts = [sentence.target for sentence in aligned]
+        # white space before, between and after the translations
         gaps = self.split.gaps_for_language(language) if language else self.split.gaps_between(texts)
         starts = zip(_starts(self.split.gaps, self.split.sentences), _starts(gaps, texts))
         placed = [
@@ -100,7 +102,10 @@ class SplitBlock:
 
 
 def _starts(gaps: Sequence[str], sentences: Sequence[str]) -> list[int]:
-    """Return where each sentence begins in a text; `gaps` are the white space before and after the sentences."""
+    """Return where each sentence begins in a text, as an index of a character.
+
+    `gaps` are the white space before, between and after the sentences.
+    """
     starts, position = [], 0
     for gap, sentence in zip(gaps, sentences):
         position += len(gap)

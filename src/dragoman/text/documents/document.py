@@ -20,10 +20,13 @@ class Document(Protocol):
 
     @property
     def blocks(self) -> Sequence[MarkedText]:
-        """The texts to translate, in order."""
+        """The texts to translate, such as paragraphs, in the order of the document."""
 
     def render(self, translated: Sequence[MarkedText], language: str) -> bytes:
-        """Return the file with translated blocks; `language` is theirs, '' if it is unknown."""
+        """Return the content of the file with translated blocks.
+
+        `translated` has one text for each of `blocks`. `language` is that of the translations, '' if it is unknown.
+        """
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,10 @@ class MarkupFormat:
 
 
 def _office(kind: OfficeKind) -> Callable[[bytes, bool], Document]:
-    """Return the function that reads office files of a kind, which have no attributes to translate."""
+    """Return the function that reads office files of a kind (Word, PowerPoint, …).
+
+    They have no attributes to translate: its parameter `translate_attributes` is ignored.
+    """
     return lambda content, translate_attributes: OfficeFile.parse(content, kind)
 
 
@@ -59,7 +65,7 @@ DOCUMENT_FORMATS = {
 
 
 def document_suffixes() -> list[str]:
-    """Return the endings of the names of files that can be translated."""
+    """Return the file name endings of documents that can be translated, such as .html."""
     return [suffix for document_format in DOCUMENT_FORMATS.values() for suffix in document_format.suffixes]
 
 
@@ -72,7 +78,11 @@ def format_of_file(name: str) -> MarkupFormat | None:
 
 
 def parse_document(content: bytes, name: str, translate_attributes: bool = False) -> Document:
-    """Read a document in the format that its name says; a UserError if it is not known or the file is damaged."""
+    """Read a document in the format that the ending of its `name` says.
+
+    An unknown ending or damaged `content` is a UserError. With `translate_attributes`, attributes such as alt in HTML
+    are translated too.
+    """
     document_format = format_of_file(name)
     if document_format is None:
         known = ", ".join(document_suffixes())

@@ -8,11 +8,16 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dragoman.text.documents.html_document import VERBATIM
 from dragoman.text.documents.marked_text import MarkedText, MarkedTextBuilder, Tag
 
 #: stands for hard line break number N of a paragraph, with private characters
 HARD_BREAK = "\ue000{}\ue001"
+_HARD_BREAK_MARK = re.compile("\ue000(\\d+)\ue001")
 _PUNCTUATION = r"!-/:-@\[-`{-~"
+_TITLE = r"(?:\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\([^()]*\))"
+#: the address of a link or image, which may have brackets, and its title
+_ADDRESS = rf"\(\s*(?:<[^<>\n]*>|(?:\\.|[^()\s\\]|\((?:\\.|[^()\s\\])*+\))*+)(?:\s+{_TITLE})?\s*\)"
 _TOKEN = re.compile(
     r"(?P<break>\ue000(?P<number>\d+)\ue001)"
     rf"|\\(?P<escaped>[{_PUNCTUATION}])"
@@ -20,11 +25,10 @@ _TOKEN = re.compile(
     r"|(?P<autolink><(?:[a-zA-Z][a-zA-Z0-9+.-]{1,31}:[^\s<>]*|[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+)>)"
     r"|<(?P<slash>/?)(?P<element>[a-zA-Z][\w-]*)(?:\"[^\"]*\"|'[^']*'|[^\"'<>])*>"
     r"|(?P<point><!--.*?-->|\[\^[^\]\s]+\]"  # comments and footnotes
-    r"|!\[[^\[\]]*\](?:\([^()\s]*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)|\[[^\[\]]*\])?)"
+    rf"|!\[(?:\\.|[^\[\]\\]|\[[^\[\]]*\])*+\](?:{_ADDRESS}|\[[^\[\]]*\])?)"
     r"|(?P<bracket>\[)"
-    r"|(?P<target>\](?:\(\s*(?:<[^<>\n]*>|[^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)"
-    r"|\[(?P<reference>[^\[\]]*)\])?)"
-    r"|(?P<delimiter>\*+|_+|~~)"
+    rf"|(?P<target>\](?:{_ADDRESS}|\[(?P<reference>[^\[\]]*)\])?)"
+    r"|(?P<delimiter>\*+|_+|(?<!~)~~(?!~))"
     r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});)",
     re.DOTALL,
 )
@@ -62,25 +66,35 @@ class MarkdownText:
 
     block: MarkedText
     escapes: Mapping[str, str] = field(default_factory=dict)  # character → \\character or &entity;
+    begins_block: bool = True  # whether a list or heading could begin with the text: not inside a heading or cell
 
     def render(self, translated: MarkedText) -> str:
         """Return a translation as Markdown; what would begin a heading, list or quotation is escaped by a backslash."""
         text, tags = translated.text, _valid_tags(translated.text, translated.tags)
         marker = _BLOCK_MARKER.match(text)
-        if marker is not None and not (tags and tags[0].start == 0):
-            position = marker.end("number") if marker["number"] else 0
-            tags.insert(0, Tag(position, position, "\\"))
+        if marker is not None and self.begins_block and not (tags and tags[0].start == 0):
+            position = marker.end("number") if marker["number"] else 0  # of the backslash: 1\. or \-
+            if text[position] not in self.escapes:  # it is escaped in any case
+                tags.insert(0, Tag(position, position, "\\"))
         escapes = str.maketrans(dict(self.escapes))
         return MarkedText(text, tuple(tags)).render(lambda part: part.translate(escapes), escape_verbatim=str)
+
+
+def restore_breaks(text: str, breaks: Sequence[str]) -> str:
+    """Return a text with the markup of hard line breaks (`breaks`) in place of their marks (`HARD_BREAK`)."""
+    return _HARD_BREAK_MARK.sub(
+        lambda mark: breaks[int(mark[1])] if int(mark[1]) < len(breaks) else mark[0],  # a character of the document
+        text,
+    )
 
 
 def parse_inline(text: str, references: Collection[str] = (), breaks: Sequence[str] = ()) -> MarkdownText:
     """Parse the inline markup (emphasis, links, code, …) of a paragraph of Markdown.
 
     Args:
-        text: its lines, with `HARD_BREAK` for hard line breaks
+        text: its lines, with `HARD_BREAK` (private characters with a number) for each hard line break
         references: labels of links that the document defines, in lower case
-        breaks: markup of the hard line breaks
+        breaks: markup of the hard line breaks, by these numbers
     """
     pieces, escapes = _pieces(text, references, breaks)
     _match_elements(pieces)
@@ -108,47 +122,65 @@ def parse_inline(text: str, references: Collection[str] = (), breaks: Sequence[s
 
 
 def _pieces(text: str, references: Collection[str], breaks: Sequence[str]) -> tuple[list[_Piece], dict[str, str]]:
-    """Split a text into pieces (a link is two tags); return also how the text writes special characters.
+    """Split a text into pieces: texts, tags (a link is two), code and runs of delimiters such as **.
+
+    Returns:
+        The pieces, and how the text writes special characters: as an escape or entity.
 
     `references` are the labels of links that the document defines, `breaks` the markup of hard line breaks, to which
     marks in the text refer by number.
     """
-    pieces, escapes, position = list[_Piece](), dict[str, str](), 0
+    pieces, escapes, position = list[_Piece](), dict[str, str](), 0  # escapes: character → escape or entity
     brackets: list[tuple[int, int]] = []  # pieces that may begin a link, and where their text begins
+    code_breaks = [markup[0].strip() + " " for markup in breaks]  # line breaks inside code, where a backslash is kept
+    unclosed = set[str]()  # elements whose end tag does not follow
     while match := _TOKEN.search(text, position):
         if match.start() > position:
             pieces.append(_Piece("text", text[position : match.start()]))
         position = match.end()
+        markup = restore_breaks(match[0], breaks)
         if match["break"]:
-            pieces.append(_Piece("point", breaks[int(match["number"])], "br"))
+            is_break = markup != match[0]  # else the characters are of the document
+            pieces.append(_Piece("point", markup, "br") if is_break else _Piece("text", markup))
         elif match["ticks"]:
             end = re.compile(rf"(?<!`){match['ticks']}(?!`)").search(text, position)
             if end is None:
                 pieces.append(_Piece("text", match[0]))
             else:
-                pieces.append(_verbatim(match["ticks"], text[position : end.start()], match["ticks"]))
+                content = restore_breaks(text[position : end.start()], code_breaks)
+                pieces.append(_verbatim(match["ticks"], content, match["ticks"]))
                 position = end.end()
         elif match["autolink"]:
             pieces.append(_verbatim("<", match[0][1:-1], ">"))
         elif match["element"]:
             name = match["element"].lower()
-            is_empty = match[0].endswith("/>") or name in _EMPTY_ELEMENTS
-            pieces.append(_Piece("point" if is_empty else "close" if match["slash"] else "open", match[0], name))
+            is_empty = markup.endswith("/>") or name in _EMPTY_ELEMENTS
+            end = None
+            if name in VERBATIM - unclosed and not (is_empty or match["slash"]):
+                end = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(text, position)
+                unclosed |= set() if end else {name}
+            if end is not None:
+                content = restore_breaks(text[position : end.start()], code_breaks)
+                pieces.append(_verbatim(markup, content, end[0]))
+                position = end.end()
+            else:
+                pieces.append(_Piece("point" if is_empty else "close" if match["slash"] else "open", markup, name))
         elif match["point"]:
-            pieces.append(_Piece("point", match[0], "img" if match[0].startswith("!") else ""))
+            pieces.append(_Piece("point", markup, "img" if markup.startswith("!") else ""))
         elif match["bracket"]:
             brackets.append((len(pieces), position))
             pieces.append(_Piece("text", "["))
         elif match["target"]:
+            # the last "[": its piece, and where the text of the link begins; None: there is none
             number, start = brackets.pop() if brackets else (0, None)
             closing = _link_end(match, text, start, references)
-            if closing is None:
+            if closing is None:  # not a link: what follows the bracket is read again
                 pieces.append(_Piece("text", "]"))
                 position = match.start() + 1
             else:
                 brackets.clear()  # links are not nested
                 pieces[number] = _Piece("open", "[", "a")
-                pieces.append(_Piece("close", closing, "a"))
+                pieces.append(_Piece("close", restore_breaks(closing, breaks), "a"))
         elif match["delimiter"]:
             pieces.append(_delimiter(text, match))
         else:
@@ -167,25 +199,28 @@ def _verbatim(opening: str, content: str, closing: str) -> _Piece:
 
 
 def _link_end(match: re.Match[str], text: str, start: int | None, references: Collection[str]) -> str | None:
-    """Return the markup at the end of a link whose text begins at `start`; None if it is not a link.
+    """Return the markup at the end of a link, such as ](address), whose text begins at `start`; None if it is no link.
 
-    `match` is the possible end in `text`: "]" with an address or the label of a reference. `references` are the labels
-    that the document defines.
+    It is no link without a bracket at its beginning (`start` None), or if its label is not defined. `match` is the
+    possible end in `text`: "]" with an address or the label of a reference. `references` are the labels that the
+    document defines.
     """
     if start is None:
         return None
     if match["reference"] is None and match[0] != "]":
         return match[0]  # ](address)
     label = " ".join(text[start : match.start()].split())
-    reference = " ".join((match["reference"] or label).split())
+    reference = " ".join((match["reference"] or label).split())  # [text][reference], [label][] or [label]
     if reference.lower() not in references:
         return None
     return match[0] if match["reference"] else f"][{label}]"  # the text is translated, the label is not
 
 
 def _delimiter(text: str, match: re.Match[str]) -> _Piece:
-    """Return a run of delimiters; whether it can begin or end emphasis depends on the characters around it."""
-    before, after = text[match.start() - 1 : match.start()] or " ", text[match.end() : match.end() + 1] or " "
+    """Return a run of delimiters, such as **, in `text`; its neighbors decide whether it can begin or end emphasis."""
+    before, after = text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
+    # the ends of the text, and the first and last character of `HARD_BREAK`, are white space
+    before, after = (" " if character in ("", *"\ue000\ue001") else character for character in (before, after))
     mark_before, mark_after = (unicodedata.category(character)[0] in "PS" for character in (before, after))
     # CommonMark: “left-flanking” and “right-flanking” runs of delimiters
     left = not after.isspace() and (not mark_after or before.isspace() or mark_before)
@@ -196,18 +231,28 @@ def _delimiter(text: str, match: re.Match[str]) -> _Piece:
 
 
 def _match_elements(pieces: Sequence[_Piece]) -> None:
-    """Turn HTML tags without a partner, or that cross a link, into tags without text (kind "point"), in place."""
-    pending = list[_Piece]()  # start tags whose end tag has not been found; links begin with "["
+    """Turn HTML tags without a partner, or that cross a link, into tags without text (kind "point"), in place.
+
+    A Markdown link is a start tag with the markup "[" and an end tag with the markup "](address)". Both are named "a",
+    like HTML's <a>, but a link and an HTML tag are no partners.
+    """
+
+    def are_partners(start: _Piece, end: _Piece) -> bool:
+        """Whether a start tag and an end tag have the same name, and both are of Markdown or both of HTML."""
+        return start.name == end.name and start.markup.startswith("[") == end.markup.startswith("]")
+
+    pending = list[_Piece]()  # start tags whose end tag has not been found
     for piece in pieces:
         if piece.kind == "open":
             pending.append(piece)
         elif piece.kind == "close":
-            is_link = piece.markup.startswith("]")
-            while pending and not (pending[-1].name == piece.name and pending[-1].markup.startswith("[") == is_link):
-                if pending[-1].markup == "[" or not any(start.name == piece.name for start in pending):
+            # start tags inside the element that the end tag closes have no partner, unless this would cross a link
+            while pending and not are_partners(pending[-1], piece):
+                is_in_link = pending[-1].markup == "["
+                if is_in_link or not any(start.name == piece.name for start in pending):
                     break
                 pending.pop().kind = "point"
-            if pending and pending[-1].name == piece.name and pending[-1].markup.startswith("[") == is_link:
+            if pending and are_partners(pending[-1], piece):
                 pending.pop()
             else:
                 piece.kind = "point"
@@ -216,7 +261,10 @@ def _match_elements(pieces: Sequence[_Piece]) -> None:
 
 
 def _match_delimiters(pieces: Sequence[_Piece]) -> None:
-    """Divide runs of delimiters into start and end tags (CommonMark, “process emphasis”); none crosses an element."""
+    """Divide runs of delimiters, such as **, into start and end tags, in place; none crosses an element.
+
+    This is the procedure “process emphasis” of CommonMark.
+    """
     levels: list[list[_Piece]] = [[]]  # runs that can begin emphasis, in each element that is open
     for piece in pieces:
         if piece.kind == "open":
@@ -226,17 +274,18 @@ def _match_delimiters(pieces: Sequence[_Piece]) -> None:
         elif piece.kind == "delimiter":
             openers = levels[-1]
             while piece.can_close and piece.markup:
+                # the nearest run of the same character
                 index = next((n for n in reversed(range(len(openers))) if openers[n].name == piece.name), None)
                 if index is None:
                     break
-                del openers[index + 1 :]
+                del openers[index + 1 :]  # runs in between begin nothing, since emphasis is nested
                 opener = openers[index]
                 is_double = len(opener.markup) >= 2 and len(piece.markup) >= 2
                 markup = piece.name * (2 if is_double else 1)
                 opener.markup, piece.markup = opener.markup[len(markup) :], piece.markup[len(markup) :]
                 opener.opening.insert(0, markup)
                 piece.closing.append(markup)
-                if not opener.markup:
+                if not opener.markup:  # all of the run has been used
                     openers.pop()
             if piece.can_open and piece.markup:
                 openers.append(piece)
@@ -245,8 +294,9 @@ def _match_delimiters(pieces: Sequence[_Piece]) -> None:
 def _valid_tags(text: str, tags: Sequence[Tag], outer: frozenset[str] = frozenset()) -> list[Tag]:
     """Return the tags of a translation as Markdown can write them.
 
-    Emphasis without text is dropped, and so is emphasis inside an equal one: `outer` are the asterisks of the emphasis
-    around the tags. Next to a letter, emphasis is written with asterisks, as underscores would be part of the word.
+    `text` is the text of the translation. Emphasis without text is dropped, and so is emphasis inside an equal one:
+    `outer` are the asterisks ("*", "**") of the emphasis around the tags. Next to a letter, emphasis is written with
+    asterisks, as underscores would be part of the word.
     """
     result = list[Tag]()
     for tag in tags:

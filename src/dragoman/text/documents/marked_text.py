@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 NOT_NESTED = frozenset({"a", "button"})  # elements that must not contain themselves
+WHITE_SPACE = " \t\n\r\f"  # characters that HTML collapses; a no-break space is a character like others
+_WHITE_SPACE_RUN = re.compile(f"[{WHITE_SPACE}]+")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Tag:
         return replace(self, start=self.start + offset, end=self.end + offset, children=children)
 
     def clamped(self, start: int, end: int) -> Tag:
-        """Return the tag and those inside it, restricted to a range of characters."""
+        """Return the tag and those inside it, restricted to the characters from `start` to `end` of the text."""
         first, last = (min(max(position, start), end) for position in (self.start, self.end))
         children = tuple(child.clamped(first, last) for child in self.children)
         return replace(self, start=first, end=last, children=children)
@@ -55,17 +58,21 @@ class MarkedText:
             pending.extend(reversed(tag.children))
 
     def stripped(self) -> MarkedText:
-        """Return the text without white space at its end; space before a tag without text becomes a part of the tag."""
-        text, tags = self.text.rstrip(), list(self.tags)
-        first = next((n for n, tag in enumerate(tags) if tag.is_point and tag.start > len(text)), None)
+        """Return the text without white space at its end.
+
+        If a tag without text (a point) follows that white space, a space becomes a part of its markup.
+        """
+        text, tags = self.text.rstrip(WHITE_SPACE), list(self.tags)
+        first = next((index for index, tag in enumerate(tags) if tag.is_point and tag.start > len(text)), None)
         if first is not None:
             tags[first] = replace(tags[first], opening=f" {tags[first].opening}")
         return MarkedText(text, tuple(tag.clamped(0, len(text)) for tag in tags))
 
     def render(self, escape: Callable[[str], str] = str, escape_verbatim: Callable[[str], str] | None = None) -> str:
-        """Return the text, whose characters are escaped, with the markup of all tags.
+        """Return the text with the markup of all tags.
 
-        `escape_verbatim` escapes the text of tags that are not translated; None: as all other text.
+        `escape` turns text into markup, as html.escape does. `escape_verbatim` does so in tags that are not translated,
+        such as code; None: as in all other text.
         """
         return _render(self.text, (0, len(self.text)), self.tags, escape, escape_verbatim or escape)
 
@@ -86,7 +93,8 @@ def _render(
         inner_escape = escape_verbatim if tag.verbatim else escape
         inner = _render(text, (tag.start, tag.end), tag.children, inner_escape, escape_verbatim)
         parts += [escape(text[position : tag.start]), tag.opening, inner, tag.closing]
-        position = tag.end + (tag.separates and text[tag.end : min(tag.end + 1, end)] == " ")
+        replaces_space = tag.separates and text[tag.end : min(tag.end + 1, end)] == " "
+        position = tag.end + 1 if replaces_space else tag.end
     return "".join([*parts, escape(text[position:end])])
 
 
@@ -108,8 +116,8 @@ class MarkedTextBuilder:
 
     @property
     def depth(self) -> int:
-        """Number of open tags."""
-        return len(self._open) - 1
+        """Number of open tags, which have been begun but not ended."""
+        return len(self._open) - 1  # the first entry is no tag: it collects the outermost ones
 
     @property
     def length(self) -> int:
@@ -117,40 +125,51 @@ class MarkedTextBuilder:
         return self._length
 
     def add_text(self, text: str, collapse: bool = True) -> None:
-        """Append characters; white space is collapsed to one space if `is_collapsed`, unless `collapse` is False."""
+        """Append characters; white space is collapsed to one space if `is_collapsed`, unless `collapse` is False.
+
+        Collapsed white space at the beginning, or after other white space, is dropped.
+        """
         if text:
             self._separate(is_needed=not text[0].isspace())
         if self.is_collapsed and collapse:
-            words = " ".join(text.split())
-            if text[:1].isspace() and self._ends_with_space:
-                self._add_space_to_point(text[: len(text) - len(text.lstrip())])
-            leading = " " if text[:1].isspace() and not self._ends_with_space else ""
-            trailing = " " if words and text[-1:].isspace() else ""
-            text = leading + words + trailing
+            if self._ends_with_space:
+                words = text.lstrip(WHITE_SPACE)
+                self._add_space_to_point(text[: len(text) - len(words)])
+                text = words
+            text = _WHITE_SPACE_RUN.sub(" ", text)
         if text:
             self._parts.append(text)
             self._length += len(text)
-            self._ends_with_space = text[-1].isspace()
+            self._ends_with_space = text[-1] in WHITE_SPACE
 
     def _separate(self, is_needed: bool = True) -> None:
-        """Append a space if the last tag separates words, as a line break does, and `is_needed` before what follows."""
-        siblings, self._separator = self._separator, None
+        """Append a space if the last tag separates words, as a line break does, and `is_needed` before what follows.
+
+        In the translation, that tag then takes the place of a space (`separates`).
+        """
+        siblings, self._separator = self._separator, None  # the list that ends with that tag; None: there is none
         if siblings is not None and is_needed:
             siblings[-1] = replace(siblings[-1], separates=True)
             self.add_text(" ")
 
     def _add_space_to_point(self, space: str) -> None:
-        """Keep white space after a tag without text, if there is also some before it."""
-        children = self._open[-1][1]
+        """Make `space` a part of the tag without text (a point) at the end of the text so far, if there is one.
+
+        Collapsing drops white space that follows other white space, even if such a tag stands between the two.
+        """
+        children = self._open[-1][1]  # of the innermost open tag
         if children and children[-1].is_point and children[-1].start == self._length:
             children[-1] = replace(children[-1], closing=children[-1].closing + space)
 
     def add_point(self, markup: str, closing: str = "", name: str = "", separates: bool = False) -> None:
-        """Append a tag without text; after one that `separates` words, the text has a space."""
-        siblings = self._open[-1][1]
+        """Append a tag without text; after one that `separates` words, such as <br>, the text gets a space.
+
+        `markup` is its start tag, `closing` its end tag.
+        """
+        siblings = self._open[-1][1]  # tags in the innermost open one
         siblings.append(Tag(self._length, self._length, markup, closing, name=name))
         if separates and not self._ends_with_space:
-            self._separator = siblings
+            self._separator = siblings  # the space is added when text follows
 
     def open(self, markup: str, name: str = "", verbatim: bool = False) -> None:
         """Begin a tag with its `markup`, such as <b>; `verbatim`: its text must not be translated."""
@@ -161,16 +180,16 @@ class MarkedTextBuilder:
         """End the tag that was begun last with the `markup` of its end, such as </b>."""
         tag, children = self._open.pop()
         closed = replace(tag, end=self._length, closing=markup, children=tuple(children))
-        self._open[-1][1].append(closed)
+        self._open[-1][1].append(closed)  # to the children of the tag around it
 
     def build(self) -> MarkedText:
-        """Return the text; all tags must be closed."""
+        """Return the text and its tags; all tags must be closed."""
         text = "".join(self._parts)
         return MarkedText(text, tuple(self._open[0][1]))
 
 
 def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
-    """Make tags at one level nest validly: one inside another becomes its child, one that overlaps another is cut.
+    """Return sibling tags nested validly: one inside another becomes its child, one that overlaps another is cut.
 
     Two links cannot be nested: the second one becomes empty.
     """
@@ -192,17 +211,16 @@ def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
 
 
 def _with_point(tags: Sequence[Tag], point: Tag) -> list[Tag]:
-    """Return tags at one level with a tag without text (`point`), which is put inside the one that encloses it."""
+    """Return sibling tags with a tag without text (`point`), which is put inside the one that encloses it."""
     for index, tag in enumerate(tags):
         if tag.start < point.start < tag.end:
-            if tag.verbatim:
+            if tag.verbatim:  # its content must not change: the point is put before it
                 point = point.clamped(tag.start, tag.start)
                 break
             children = tuple(_with_point(tag.children, point))
             return [*tags[:index], replace(tag, children=children), *tags[index + 1 :]]
-    before = [tag for tag in tags if tag.end <= point.start and (tag.start < point.start or tag.is_point)]
-    index = len(before)
-    return [*tags[:index], point, *tags[index:]]
+    num_before = sum(tag.end <= point.start and (tag.start < point.start or tag.is_point) for tag in tags)
+    return [*tags[:num_before], point, *tags[num_before:]]
 
 
 def is_punctuation(character: str) -> bool:
@@ -211,7 +229,10 @@ def is_punctuation(character: str) -> bool:
 
 
 def core_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return where a word begins and ends without the punctuation around it; all of it if it has nothing else."""
+    """Return where a word (text[start:end]) begins and ends without the punctuation around it.
+
+    If it consists of punctuation only, `start` and `end` are returned.
+    """
     first, last = start, end
     while first < last and is_punctuation(text[first]):
         first += 1

@@ -22,7 +22,7 @@ MAX_ARCHIVE_BYTES = 200_000_000  # of all files, uncompressed
 MAX_XML_BYTES = 50_000_000  # of a file with text
 MAX_COMPRESSION = 200  # times smaller than the uncompressed file, above MIN_CHECKED_BYTES
 MIN_CHECKED_BYTES = 1_000_000
-_MARK_NUMBER = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class OfficeFile:
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
         """Return the file with translated paragraphs; the `language` is not written into it."""
-        replaced, first = dict[str, bytes](), 0
+        replaced, first = dict[str, bytes](), 0  # replaced: new contents of files in the archive, by name
         for name, part in self.parts.items():
             last = first + len(part.blocks)
             replaced[name] = part.render(translated[first:last]).encode()
@@ -92,7 +92,7 @@ class OfficeFile:
 
 
 def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
-    """Raise a UserError if an archive is of another kind, encrypted, or would take too much memory."""
+    """Raise a UserError if an archive is not of this kind of office file, encrypted, or would take too much memory."""
     files = archive.infolist()
     names = {info.filename for info in files}
     if kind.main_file not in names:
@@ -107,8 +107,8 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
             "total; split it"
         )
     for info in files:
-        is_bomb = info.file_size > MIN_CHECKED_BYTES and info.file_size > MAX_COMPRESSION * info.compress_size
-        if is_bomb or (kind.text_files.fullmatch(info.filename) and info.file_size > MAX_XML_BYTES):
+        is_zip_bomb = info.file_size > MIN_CHECKED_BYTES and info.file_size > MAX_COMPRESSION * info.compress_size
+        if is_zip_bomb or (kind.text_files.fullmatch(info.filename) and info.file_size > MAX_XML_BYTES):
             raise UserError(
                 f"the office file is refused, because {info.filename} in it has {info.file_size:,} bytes when "
                 "decompressed, which is suspiciously many: split the document"
@@ -118,9 +118,10 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
 def _read_part(content: bytes, name: str, kind: OfficeKind) -> XmlBlocks:
     """Return the paragraphs (blocks to translate) of an XML file in an office file; `name` is for error messages."""
     root = parse_xml(content, name)
+    # the prefix of XML elements, such as w: in Word; OpenDocument has none
     return find_office_blocks(root, kind.prefix) if kind.prefix else find_odf_blocks(root)
 
 
 def _natural_order(name: str) -> list[str | int]:
     """Return a key that sorts slide2.xml before slide10.xml."""
-    return [int(part) if part.isdigit() else part for part in _MARK_NUMBER.split(name)]
+    return [int(part) if part.isdigit() else part for part in _DIGITS.split(name)]

@@ -16,7 +16,7 @@ from dragoman.text.documents.marked_text import MarkedText, MarkedTextBuilder, T
 from dragoman.text.documents.xml_tree import Element, XmlText, escape_xml
 
 RUN = "run"  # name of a tag whose opening markup is the format of a run
-_SLOT_NUMBER = re.compile("\0(\\d+)\0")  # zero bytes do not occur in XML
+_BLOCK_REFERENCE = re.compile("\0(\\d+)\0")  # zero bytes do not occur in XML
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,23 @@ class XmlBlocks:
     renderers: list[Callable[[MarkedText], str]] = field(default_factory=list)
 
     def add(self, block: MarkedText, render: Callable[[MarkedText], str]) -> str:
-        """Append a block; return what stands for it in the markup."""
+        """Append a block; return what stands for it in the markup: its number between zero bytes.
+
+        `render` returns the XML of the block or its translation.
+        """
         self.blocks.append(block)
         self.renderers.append(render)
         return f"\0{len(self.blocks) - 1}\0"
 
     def render(self, translated: Sequence[MarkedText]) -> str:
-        """Return the file with translated blocks; blocks may be inside the markup of others."""
+        """Return the file with translated blocks in place of the references in its markup.
+
+        Blocks may be inside the markup of others (text boxes), so that references are replaced repeatedly.
+        """
         parts = [render(block) for render, block in zip(self.renderers, translated)]
         markup = self.markup
-        while _SLOT_NUMBER.search(markup):
-            markup = _SLOT_NUMBER.sub(lambda match: parts[int(match[1])], markup)
+        while _BLOCK_REFERENCE.search(markup):
+            markup = _BLOCK_REFERENCE.sub(lambda match: parts[int(match[1])], markup)
         return markup
 
 
@@ -59,7 +65,10 @@ class XmlBlocks:
 
 
 def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
-    """Return the paragraphs of an XML file of a Word (prefix `w:`) or PowerPoint (`a:`) file as blocks."""
+    """Return the paragraphs of an XML file of a Word (prefix `w:`) or PowerPoint (`a:`) file as blocks.
+
+    The most frequent format of a paragraph gets no tag.
+    """
     blocks = XmlBlocks()
     for paragraph in _paragraphs(root, {f"{prefix}p"}):
         items = list(_merged(_fields(list(_run_items(paragraph, prefix)), prefix)))
@@ -68,7 +77,7 @@ def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
             formats[item.markup] += len(item.text) if item.kind == "text" else 0
         base = formats.most_common(1)[0][0] if formats else ""
 
-        def render(block: MarkedText, base: str = base) -> str:
+        def render(block: MarkedText, base: str = base) -> str:  # a default, because the variable changes in the loop
             """Return a translated block as runs (pieces of text of one format); `base` is the format without a tag."""
             return _render_runs(block.text, 0, len(block.text), block.tags, run_format=base, prefix=prefix)
 
@@ -83,14 +92,14 @@ def _run_items(parent: Element, prefix: str) -> Iterator[Item]:
     opaque = {f"{prefix}{name}" for name in ("del", "moveFrom", "fld")}  # deleted or moved text, and fields
     for child in parent.children:
         if not isinstance(child, Element):
-            yield Item("point", child if isinstance(child, str) else child.markup)
+            yield Item("point", child if isinstance(child, str) else child.markup)  # a comment, or white space
         elif child.name == f"{prefix}proofErr":  # a mark of the spelling checker
             continue
         elif child.name == f"{prefix}r":
             yield from _items_of_run(child, prefix)
         elif child.name == f"{prefix}br":
             yield Item("break", child.to_xml())
-        elif child.name in properties | opaque or not any(e.name == f"{prefix}r" for e in child.walk()):
+        elif child.name in properties | opaque or not any(inner.name == f"{prefix}r" for inner in child.walk()):
             yield Item("point", child.to_xml())
         else:
             yield Item("open", child.opening, name="a" if child.name == f"{prefix}hyperlink" else child.name)
@@ -127,12 +136,13 @@ def _fields(items: Sequence[Item], prefix: str) -> Iterator[Item]:
             yield items[position]
             position += 1
             continue
-        depth, length = 0, 0
+        depth, length = 0, 0  # length: number of items of the field, up to the end that matches its begin
         for length, mark in enumerate(marks, 1):  # noqa: B007
             depth += (mark == "begin") - (mark == "end")
             if depth == 0:
                 break
         field, marks = items[position : position + length], marks[:length]
+        # between the marks "separate" and "end"
         result = field[marks.index("separate") + 1 : -1] if marks.count("separate") == 1 else []
         is_simple = marks.count("begin") == 1 and all(item.kind == "text" for item in result) and result
         if is_simple:
@@ -147,7 +157,10 @@ def _fields(items: Sequence[Item], prefix: str) -> Iterator[Item]:
 
 
 def _field_mark(item: Item, prefix: str) -> str:
-    """Return whether an item is the begin, the separator or the end of a field; '' for others."""
+    """Return "begin", "separate" or "end" if an item is this mark of a field (a link, a page number, …), else ''.
+
+    `prefix` is that of the XML elements, such as w:.
+    """
     match = (
         re.search(rf"<{prefix}fldChar\b[^>]*{prefix}fldCharType=[\"'](\w+)", item.markup)
         if item.kind == "point"
@@ -157,7 +170,7 @@ def _field_mark(item: Item, prefix: str) -> str:
 
 
 def _merged(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield the parts of a paragraph; neighbouring texts of the same format are joined."""
+    """Yield the parts of a paragraph; neighboring texts of the same format are joined into one."""
     pending: Item | None = None  # the text before, which the next one may continue
     for item in items:
         if pending is not None and item.kind == "text" and item.markup == pending.markup:
@@ -173,7 +186,10 @@ def _merged(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _text_run(text: str, run_format: str, prefix: str) -> str:
-    """Return a run element with a text, in an XML namespace (`prefix`, such as w:); '' for an empty text."""
+    """Return a run element, which has a text of one format; '' for an empty text.
+
+    `run_format` is the XML of the format, `prefix` the namespace of the elements, such as w:.
+    """
     space = ' xml:space="preserve"' if prefix == "w:" else ""
     return f"<{prefix}r>{run_format}<{prefix}t{space}>{escape_xml(text)}</{prefix}t></{prefix}r>" if text else ""
 
@@ -201,7 +217,10 @@ _INLINE_ODF = {"text:span", "text:a", "text:meta", "text:ruby", "text:ruby-base"
 
 
 def find_odf_blocks(root: Element) -> XmlBlocks:
-    """Return the paragraphs and headings of an XML file of an OpenDocument."""
+    """Return the paragraphs and headings of an XML file of an OpenDocument as blocks.
+
+    Formats are elements (`text:span`) here, and white space is collapsed as in HTML.
+    """
     blocks = XmlBlocks()
     for paragraph in _paragraphs(root, {"text:p", "text:h"}):
         items = list(_odf_items(paragraph))
@@ -219,7 +238,7 @@ def _odf_items(parent: Element) -> Iterator[Item]:
             yield Item("text", "", child.text)
         elif isinstance(child, str):
             yield Item("point", child)
-        elif child.name == "text:s":
+        elif child.name == "text:s":  # one or several spaces
             yield Item("text", "", " ")
         elif child.name in _INLINE_ODF and child.closing:
             yield Item("open", child.opening, name="a" if child.name == "text:a" else child.name)
@@ -233,7 +252,10 @@ def _odf_items(parent: Element) -> Iterator[Item]:
 
 
 def _paragraphs(root: Element, names: set[str]) -> list[Element]:
-    """Return all elements with these names of paragraphs; those inside others (such as text boxes) come first."""
+    """Return all elements with these names, which are those of paragraphs, last ones first.
+
+    So a paragraph inside another one, as in a text box, comes before the outer one, whose content is replaced later.
+    """
     return [element for element in root.walk() if element.name in names][::-1]
 
 
@@ -247,8 +269,8 @@ def _replace_content(
 ) -> None:
     """Replace the content of a paragraph by blocks and the markup between them, if it has text with letters.
 
-    Tabs and line breaks outside elements separate blocks. `base` is the format that needs no tag; `render` returns the
-    XML of a block; `is_collapsed`: several spaces count as one.
+    `items` are its parts. Tabs and line breaks outside elements separate blocks, which are appended to `blocks`. `base`
+    is the format that needs no tag; `render` returns the XML of a block; `is_collapsed`: several spaces count as one.
     """
     groups: list[list[Item]] = [[]]
     depth = 0
@@ -269,7 +291,7 @@ def _replace_content(
         for item in group:
             _add_item(builder, item, base)
         block = builder.build()
-        content.append(blocks.add(block, render) if _has_letters(group) else render(block))
+        content.append(blocks.add(block, render) if _has_letters(group) else render(block))  # else it is kept
     paragraph.children = ["".join(content)]
 
 
@@ -279,7 +301,7 @@ def _has_letters(items: Sequence[Item]) -> bool:
 
 
 def _add_item(builder: MarkedTextBuilder, item: Item, base: str) -> None:
-    """Append a part of a paragraph to a block; a text of another format than `base` becomes a tag."""
+    """Append a part of a paragraph to a block; a text of another format than `base` gets a tag around it."""
     if item.kind == "text" and item.markup == base:
         builder.add_text(item.text)
     elif item.kind == "text":
@@ -292,5 +314,5 @@ def _add_item(builder: MarkedTextBuilder, item: Item, base: str) -> None:
         builder.close(item.markup)
     else:
         builder.add_point(item.markup)
-        if item.kind == "break":  # inside a link
+        if item.kind == "break":  # inside a link, where it separates no blocks but words
             builder.add_text(" ")

@@ -37,15 +37,18 @@ class Literal:
     is_number: bool = False
 
     def find_all(self, text: str) -> list[Span]:
-        """Return where a text contains the literal; a number may have other separators, as in 1,000.5 and 1.000,5."""
+        """Return where a text contains the literal, as (start, end) of characters.
+
+        A number may have other separators, as in 1,000.5 and 1.000,5, and the parts of a date another order.
+        """
         if not self.is_number:
             return [match.span() for match in re.finditer(re.escape(self.text), text)]
         numbers = [(match.span(), _digits(match.group())) for match in _NUMBER.finditer(text)]
         if spans := [span for span, digits in numbers if digits == _digits(self.text)]:
             return spans
-        groups = [*re.findall(r"\d+", self.text)]  # of a date, whose parts may be in another order
-        if len(groups) > 1:
-            return [span for span, _ in numbers if sorted(re.findall(r"\d+", text[slice(*span)])) == sorted(groups)]
+        parts = re.findall(r"\d+", self.text)  # such as day, month and year of a date
+        if len(parts) > 1:
+            return [span for span, _ in numbers if sorted(re.findall(r"\d+", text[slice(*span)])) == sorted(parts)]
         return []
 
 
@@ -57,7 +60,8 @@ def _digits(number: str) -> str:
 def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) -> list[Literal]:
     """Return what a translation of the text must contain unchanged (literals), in order.
 
-    These are the parts `verbatim`, from and to a character, and what `preserve` names, such as numbers.
+    These are the parts `verbatim`, given as (start, end) of characters, and what `preserve` names, such as numbers.
+    Literals do not overlap: of two candidates, a verbatim part or placeholder has priority over an address or number.
     """
     literals = [Literal(start, end, text[start:end]) for start, end in verbatim if text[start:end].strip()]
     patterns = [PLACEHOLDER, ADDRESS] if preserve is not Preserve.NONE else []  # {name}, %s, …; URLs, e-mail addresses
@@ -70,14 +74,17 @@ def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) 
                     start -= 1
                 while end < len(text) and text[end].isalnum():
                     end += 1
-            if all(end <= other.start or start >= other.end for other in literals):
+            if all(end <= other.start or start >= other.end for other in literals):  # it overlaps none
                 literals.append(Literal(start, end, text[start:end], is_number=pattern is _NUMBER))
     return sorted(literals, key=lambda literal: literal.start)
 
 
 def is_only_literals(text: str, literals: Sequence[Literal]) -> bool:
-    """Whether a text has no letters beside its literals (parts that stay the same): nothing is to be translated."""
-    position, rest = 0, []
+    """Whether a text has no letters besides its literals (parts that stay the same): nothing is to be translated.
+
+    A text without literals is not.
+    """
+    position, rest = 0, []  # rest: texts between the literals
     for literal in literals:
         rest.append(text[position : literal.start])
         position = literal.end
@@ -85,9 +92,9 @@ def is_only_literals(text: str, literals: Sequence[Literal]) -> bool:
 
 
 def place_literals(literals: Sequence[Literal], target: str) -> list[Span | None]:
-    """Return where a translation (`target`) has each literal, None if it lacks it; a place belongs to one literal only.
+    """Return where a translation (`target`) has each literal, as (start, end) of characters; None if it lacks it.
 
-    Longer ones come first, since a short one may be a part of them.
+    A place belongs to one literal only. Longer ones are placed first, since a short one may be a part of them.
     """
     places: list[Span | None] = [None] * len(literals)
     used = list[Span]()
@@ -104,12 +111,15 @@ def place_literals(literals: Sequence[Literal], target: str) -> list[Span | None
 
 
 def missing_literals(literals: Sequence[Literal], target: str) -> list[Literal]:
-    """Return the literals that a translation lacks; of several equal ones, of which it has some, the last."""
+    """Return the literals that a translation lacks; if it has some of several equal ones, the last of these."""
     return [literal for literal, place in zip(literals, place_literals(literals, target)) if place is None]
 
 
 def restore_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> AlignedSentence:
-    """Return the sentence with the literals that its translation lacks in place of the aligned words."""
+    """Return the sentence, with the literals that its translation lacks put in place of the aligned words.
+
+    If the sentence has an alignment, the words of each literal are then aligned with those of its occurrence.
+    """
     for literal in missing_literals(literals, sentence.target):
         sentence = _restore(sentence, literal, literals)
     return sentence if sentence.alignment is None else _align_literals(sentence, literals)
@@ -121,52 +131,59 @@ def _align_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> A
     for literal, occurrence in zip(literals, place_literals(literals, sentence.target)):
         if occurrence is None:
             continue
-        sources, targets = (  # indices of the words that overlap the literal
-            {n for n, (start, end) in enumerate(words) if start < last and end > first}
-            for words, (first, last) in (
-                (sentence.source_words, (literal.start, literal.end)),
-                (sentence.target_words, occurrence),
-            )
-        )
-        links = [(s, t) for s, t in links if s not in sources and t not in targets]
-        links += [(s, t) for s in sources for t in targets]
+        source_words = _overlapping(sentence.source_words, (literal.start, literal.end))
+        target_words = _overlapping(sentence.target_words, occurrence)
+        links = [(source, target) for source, target in links if not (source in source_words or target in target_words)]
+        links += [(source, target) for source in source_words for target in target_words]
     return AlignedSentence(sentence.source, sentence.target, sorted({*links}))
 
 
-def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Literal]) -> AlignedSentence:
-    """Replace the target words that translate only the literal by it; without any, insert it after the word before it.
+def _overlapping(words: Sequence[Span], span: Span) -> set[int]:
+    """Return the indices of the words, given as (start, end) of characters, that overlap a span of characters."""
+    first, last = span
+    return {index for index, (start, end) in enumerate(words) if start < last and end > first}
 
-    The word before is the one that translates the source word before the literal.
+
+def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Literal]) -> AlignedSentence:
+    """Return the sentence with a literal, which its translation lacks, in place of the words that translate only it.
+
+    If there are none, the literal is inserted after the translation of the source word before it. `literals` are all
+    literals of the sentence: the places of the others are not touched.
     """
     words, target = sentence.target_words, sentence.target
-    sources = {n for n, (start, end) in enumerate(sentence.source_words) if start < literal.end and end > literal.start}
+    sources = _overlapping(sentence.source_words, (literal.start, literal.end))  # source words of the literal
     other_literals = [other for other in literals if other is not literal]
     other_places = [place for place in place_literals(other_literals, target) if place]
     # target words that translate something else
-    taken = {
-        n for n, (start, end) in enumerate(words) if any(start < last and end > first for first, last in other_places)
-    }
+    taken = {index for place in other_places for index in _overlapping(words, place)}
     taken |= {target_word for source_word, target_word in sentence.links if source_word not in sources}
     aligned = sorted({target_word for source_word, target_word in sentence.links if source_word in sources} - taken)
     if aligned:
         first = aligned[0]
-        last = next((n for n in range(first, len(words)) if n not in aligned), len(words))  # consecutive words
+        # the end of the consecutive aligned words
+        last = next((index for index in range(first, len(words)) if index not in aligned), len(words))
         start, end = words[first][0], words[last - 1][1]
         core_start, core_end = core_span(target, *words[first])[0], core_span(target, *words[last - 1])[1]
         # quotation marks and brackets are kept if the source has some around the literal
         source_start, source_end = sentence.source_words[min(sources)][0], sentence.source_words[max(sources)][1]
         before = target[start:core_start] if source_start < literal.start else ""
-        marks = _STOPS + sentence.source[literal.end : source_end]
+        marks = _STOPS + sentence.source[literal.end : source_end]  # full stops and others, and what the source has
         after = "".join(mark for mark in target[core_end:end] if mark in marks)
         text = target[:start] + before + literal.text + after + target[end:]
     else:
-        before_literal = [t for s, t in sentence.links if s == min(sources, default=0) - 1]
-        first = last = max(before_literal) + 1 if before_literal else 0 if words else len(words)
+        word_before = min(sources, default=0) - 1  # in the source
+        before_literal = [target_word for source_word, target_word in sentence.links if source_word == word_before]
+        first = last = max(before_literal, default=-1) + 1  # insert before this target word
         position = core_span(target, *words[first - 1])[1] if first else 0
         text = (
             f"{target[:position]} {literal.text}{target[position:]}" if first else f"{literal.text} {target}".rstrip()
         )
+    # words after the literal move, as it may have more or fewer words than what it replaces
     shift = len(AlignedSentence(sentence.source, text).target_words) - len(words)
-    links = [(s, t if t < first else t + shift) for s, t in sentence.links if not first <= t < last]
-    links += [(s, first + n) for s in sorted(sources) for n in range(last - first + shift)]
+    links = [
+        (source_word, target_word if target_word < first else target_word + shift)
+        for source_word, target_word in sentence.links
+        if not first <= target_word < last
+    ]
+    links += [(source_word, word) for source_word in sorted(sources) for word in range(first, last + shift)]
     return AlignedSentence(sentence.source, text, sorted({*links}))

@@ -20,7 +20,8 @@ from dragoman.text.documents.text_file import decode_text
 
 _TIME = r"(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMING = re.compile(rf"[ \t]*({_TIME})[ \t]*-->[ \t]*({_TIME})[^\n\r]*")
-_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[a-zA-Z]\w*)?[^<>\n]*>|\{\\?[^{}\n]{1,40}\}")
+#: tags such as <i>, times such as <00:03.500>, and positions such as {\an8}
+_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[a-zA-Z]\w*)[^<>\n]*>|<[/\d:.]*>|\{\\?[^{}\n]{1,40}\}")
 _SENTENCE_END = re.compile(r"(?:[.!?…:;。！？]|\.\.\.|[♪♫\])])[\"'”’»)\]]*\s*$")
 _DIALOGUE = re.compile(r"\s*(?:<[^<>]*>)*\s*[-–—]\s?\S")
 MAX_PAUSE_SECONDS = 3.0  # within a sentence
@@ -54,7 +55,7 @@ class SubtitleFile:
         Subtitles have no attributes to translate: `translate_attributes`, which all formats take, is ignored.
         """
         text, encoding = decode_text(content)
-        lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text)
+        lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text)  # with their line breaks
         is_webvtt = text.lstrip("\ufeff").startswith("WEBVTT")
         cues = list(_cues(lines, is_webvtt))
         if not cues and text.strip() and not is_webvtt:
@@ -66,15 +67,16 @@ class SubtitleFile:
         return cls(lines, groups, [_block(group, unescape) for group in groups], encoding, is_webvtt)
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
-        """Return the file with translated subtitles; it names no `language`."""
+        """Return the file with translated subtitles; `language` is ignored, as the file does not state it."""
         lines: list[str] = [*self.lines]
         escape = partial(html.escape, quote=False) if self.is_webvtt else str
         for group, block in zip(self.groups, translated):
             for cue, text in zip(group, _cut(block, len(group), escape)):
-                last = cue.line + len(cue.lines) - 1
-                ending = lines[last][len(lines[last].rstrip("\r\n")) :]
-                line_break = ending or "\n"
+                last = cue.line + len(cue.lines) - 1  # the last line of the subtitle
+                ending = lines[last][len(lines[last].rstrip("\r\n")) :]  # its line break; none at the end of the file
+                line_break = lines[cue.line][len(lines[cue.line].rstrip("\r\n")) :]  # of the first of several lines
                 wrapped = line_break.join(_wrap(text, len(cue.lines)))
+                # all in the first line, so that the numbers of later lines stay the same
                 lines[cue.line : last + 1] = [wrapped + ending, *[""] * (last - cue.line)]
         return "".join(lines).encode(self.encoding)
 
@@ -84,7 +86,7 @@ def _cues(lines: Sequence[str], is_webvtt: bool) -> Iterator[Cue]:
 
     Text after an empty line belongs to the last time stamp as well; in WebVTT it is a comment, a style or a name.
     """
-    number, start, end = 0, -1.0, -1.0
+    number, start, end = 0, -1.0, -1.0  # line, and times of the present subtitle in seconds; −1: there is none
     while number < len(lines):
         if timing := _TIMING.match(lines[number]):
             start, end, number = _seconds(timing[1]), _seconds(timing[2]), number + 1
@@ -102,18 +104,22 @@ def _cues(lines: Sequence[str], is_webvtt: bool) -> Iterator[Cue]:
             yield from (Cue((text,), start, end, line=first + n) for n, text in enumerate(texts))
         elif texts:
             yield Cue(tuple(texts), start, end, first)
-        if is_webvtt:
+        if is_webvtt:  # what follows the empty line is no subtitle
             start = -1.0
 
 
 def _seconds(time: str) -> float:
-    """Return a time such as 00:01:02,500 in seconds."""
-    *minutes, seconds = re.split(":", time.replace(",", "."))
-    return float(seconds) + sum(60**power * float(part) for power, part in enumerate(reversed(minutes), 1))
+    """Return a time such as 00:01:02,500 or 01:02.500 in seconds."""
+    *hours_and_minutes, seconds = time.replace(",", ".").split(":")
+    return float(seconds) + sum(60**power * float(part) for power, part in enumerate(reversed(hours_and_minutes), 1))
 
 
 def _groups(cues: Sequence[Cue]) -> Iterator[list[Cue]]:
-    """Yield groups of subtitles (cues): one ends where a sentence ends, a pause follows, or another person speaks."""
+    """Yield groups of subtitles (cues) that are translated together.
+
+    A group ends where a sentence ends, a long pause follows, or another person speaks (a line with a dash), and after
+    MAX_CUES subtitles.
+    """
     group: list[Cue] = []
     for cue, following in pairwise([*cues, None]):
         assert cue is not None
@@ -132,7 +138,7 @@ def _groups(cues: Sequence[Cue]) -> Iterator[list[Cue]]:
 
 
 def _block(group: Sequence[Cue], unescape: Callable[[str], str]) -> MarkedText:
-    """Return the unescaped text of some subtitles with their tags, and a cut between each two."""
+    """Return the unescaped text of some subtitles with their tags, and a cut (a tag without text) between each two."""
     builder = MarkedTextBuilder(is_collapsed=True)
     for number, cue in enumerate(group):
         if number:
@@ -170,41 +176,48 @@ def _add_cue(builder: MarkedTextBuilder, text: str, unescape: Callable[[str], st
 def _cut(block: MarkedText, count: int, escape: Callable[[str], str]) -> list[str]:
     """Return the escaped texts of the `count` subtitles of a translated group.
 
-    A tag across a cut, the border of two subtitles, is closed and opened again.
+    They are divided at the tags named `CUT`; a block without them, which is damaged, is all in the first subtitle.
     """
-    cuts = sorted(tag.start for tag in block.all_tags() if tag.name == CUT)
-    bounds = [0, *cuts, len(block.text)]
-    if len(bounds) != count + 1:  # a damaged block: everything in the first subtitle
-        bounds = [0, *[len(block.text)] * count]
     parts = []
-    for number, (start, end) in enumerate(pairwise(bounds)):
-        within = _tags_within(block.tags, start, end, is_first=number == 0)
-        tags = (tag.clamped(start, end).moved(-start) for tag in within)
-        parts.append(MarkedText(block.text[start:end], tuple(tags)).render(escape).strip())
-    return parts
+    for start, end, tags in _divided(block.tags, 0, len(block.text)):
+        text = block.text[start:end].lstrip()
+        start = end - len(text)  # without the space after the cut, which tags then do not enclose either
+        moved = tuple(tag.clamped(start, end).moved(-start) for tag in tags)
+        parts.append(MarkedText(text, moved).render(escape).strip())
+    return [*parts, *[""] * (count - len(parts))]
 
 
-def _tags_within(tags: Sequence[Tag], start: int, end: int, is_first: bool) -> tuple[Tag, ...]:
-    """Return the tags with text or a point between two cuts, without the cuts; a point at a cut belongs to the next."""
-    result = []
+def _divided(tags: Sequence[Tag], start: int, end: int) -> Iterator[tuple[int, int, list[Tag]]]:
+    """Divide the text from `start` to `end` at the cuts among its `tags`; yield start, end and tags of each part.
+
+    A tag across a cut is in both parts, so that it is closed and opened again. Of two tags without text at the place of
+    a cut, the one that precedes the cut in `tags` belongs to the part before it, the other one to the part after it.
+    """
+    part: list[Tag] = []
     for tag in tags:
-        overlaps = tag.start < end and tag.end > start
-        is_here = tag.is_point and tag.name != CUT and (start <= tag.start < end or (tag.start == end and is_first))
-        if overlaps or is_here:
-            result.append(replace(tag, children=_tags_within(tag.children, start, end, is_first)))
-    return tuple(result)
+        if tag.name == CUT:
+            yield start, tag.start, part
+            start, part = tag.start, []
+            continue
+        for number, (first, last, children) in enumerate(_divided(tag.children, tag.start, tag.end)):
+            if number:  # a cut inside the tag
+                yield start, first, part
+                start, part = first, []
+            if first < last or tag.is_point:
+                part.append(replace(tag, start=first, end=last, children=tuple(children)))
+    yield start, end, part
 
 
 def _wrap(text: str, num_lines: int) -> list[str]:
-    """Break a text into lines of about equal length, at spaces; tags count as no text."""
-    words = re.findall(r"(?:<[^<>]*>|\S)+", text)
-    lengths = [len(_TAG.sub("", word)) + 1 for word in words]
+    """Break a text into at most `num_lines` lines of about equal length, at spaces; tags count as no text."""
+    words = re.findall(r"(?:<[^<>]*>|\S|\xa0)+", text)  # \xa0: a no-break space
+    lengths = [len(_TAG.sub("", word)) + 1 for word in words]  # with the space after it
     if num_lines < 2 or len(words) < num_lines:
         return [" ".join(words)]
     lines, position, length = [], 0, 0  # `position` words of `length` characters are in lines
     for line in range(1, num_lines + 1):
         begin = position
-        limit = sum(lengths) * line / num_lines
+        limit = sum(lengths) * line / num_lines  # a word goes into the line if at least half of it fits
         while position < len(words) and (line == num_lines or length + lengths[position] / 2 <= limit):
             length += lengths[position]
             position += 1

@@ -22,7 +22,8 @@ from dragoman.text.word_splitting import alignment_spans
 Span = tuple[int, int]  # of characters
 Alignment = Sequence[tuple[int, int]]  # (source word, target word)
 FOREIGN_COST = 1.5  # of a word in the range of a tag that is aligned with untagged words; one with tagged ones gains 1
-CUT = "cut"  # name of a point that keeps what is before it apart from what is after it, such as two subtitles
+#: name of a point that keeps what is before it apart from what is after it, such as two subtitles; no element has it
+CUT = "#cut"
 LETTER_GAIN = 1e-3  # of each letter of an aligned word: of two equal ranges, the longer text is preferred
 
 
@@ -36,25 +37,30 @@ class AlignedSentence:
 
     @cached_property
     def source_words(self) -> list[Span]:
-        """Where the words of the source begin and end."""
+        """Where the words of the source begin and end, as (start, end) of characters."""
         return alignment_spans(self.source)
 
     @cached_property
     def target_words(self) -> list[Span]:
-        """Where the words of the translation begin and end."""
+        """Where the words of the translation begin and end, as (start, end) of characters."""
         return alignment_spans(self.target)
 
     @cached_property
     def links(self) -> list[tuple[int, int]]:
-        """The alignment, as (source word, target word); by default, words at the same relative position are aligned."""
+        """The word alignment, as (source word, target word); words that do not exist are left out.
+
+        Without an alignment, words at the same relative position are aligned.
+        """
         num_source, num_target = len(self.source_words), len(self.target_words)
         if not num_source or not num_target:
             return []
         if self.alignment is not None:
-            return [(s, t) for s, t in self.alignment if s < num_source and t < num_target]
+            return [
+                (source, target) for source, target in self.alignment if source < num_source and target < num_target
+            ]
         if num_source >= num_target:
-            return [(s, s * num_target // num_source) for s in range(num_source)]
-        return [(t * num_source // num_target, t) for t in range(num_target)]
+            return [(source, source * num_target // num_source) for source in range(num_source)]
+        return [(target * num_source // num_target, target) for target in range(num_target)]
 
 
 @dataclass(frozen=True)
@@ -67,19 +73,23 @@ class PlacedSentence:
 
     @property
     def source_end(self) -> int:
-        """Where the sentence ends in the source text."""
+        """Where the sentence ends in the source text of its block: the index of the character after it."""
         return self.source_start + len(self.sentence.source)
 
     @property
     def target_end(self) -> int:
-        """Where the translation ends in the target text."""
+        """Where the translation ends in the target text of its block: the index of the character after it."""
         return self.target_start + len(self.sentence.target)
 
 
 def splits_sentence(block: MarkedText, start: int, end: int) -> bool:
-    """Whether a tag begins, ends or stands inside the sentence from `start` to `end`, so that alignment matters."""
+    """Whether a tag of a block begins, ends or stands inside the sentence from character `start` to `end`.
+
+    Then the word alignment decides where it is in the translation. A tag that begins or ends at the punctuation around
+    the sentence does not count.
+    """
     first, last = core_span(block.text, start, end)
-    return any(
+    return any(  # a point may stand before the punctuation at the end
         first < position < (end if tag.is_point else last)
         for tag in block.all_tags()
         for position in (tag.start, tag.end)
@@ -99,7 +109,7 @@ def project_tags(source: MarkedText, target: str, sentences: Sequence[PlacedSent
 
 
 def _shifted(spans: Sequence[Span], by: int) -> list[Span]:
-    """Return spans of characters, moved by a number of characters."""
+    """Return spans (start, end) of characters, moved by a number of characters."""
     return [(start + by, end + by) for start, end in spans]
 
 
@@ -115,7 +125,9 @@ class _Projection:
         self.word_ranges: list[tuple[range, range]] = []  # of each sentence
         for placed in sentences:
             sentence, first_source, first_target = placed.sentence, len(self.source_words), len(self.target_words)
-            self.links += [(first_source + s, first_target + t) for s, t in sentence.links]
+            self.links += [
+                (first_source + source_word, first_target + target_word) for source_word, target_word in sentence.links
+            ]
             self.source_words += _shifted(sentence.source_words, by=placed.source_start)
             self.target_words += _shifted(sentence.target_words, by=placed.target_start)
             ranges = range(first_source, len(self.source_words)), range(first_target, len(self.target_words))
@@ -125,7 +137,8 @@ class _Projection:
         """Return the tag and those inside it with their positions in the translation.
 
         A tag without text is a point between words, or a cut between what is before and after it, such as two
-        subtitles. A tag whose text is not translated (`verbatim`) encloses that text where the translation has it.
+        subtitles. A tag whose text is not translated (`verbatim`) encloses that text where the translation has it. Any
+        other tag encloses the translations of its words, and the tags inside it.
         """
         if not self.source[tag.start : tag.end].strip():
             position = self._cut(tag.start) if tag.name == CUT else self._point(tag.start)
@@ -141,24 +154,30 @@ class _Projection:
         return replace(tag, start=start, end=end, children=resolve_overlaps(children))
 
     def _verbatim_start(self, tag: Tag) -> int | None:
-        """Return where the translation has the text of a tag that is not translated; None if it does not."""
-        tagged = [n for n, (start, end) in enumerate(self.source_words) if start < tag.end and end > tag.start]
-        words = self._best_words(tagged)
+        """Return where the translation has the text of a tag that is not translated; None if it does not have it.
+
+        Of several places, it is the first one at or after the words that are aligned with the tag.
+        """
+        words = self._best_words(self._tagged_words(tag))
         text = self.source[tag.start : tag.end]
         start = -1 if words is None else self.target.find(text, self.target_words[words[0]][0])
         start = self.target.find(text) if start < 0 else start
         return None if start < 0 else start
 
+    def _tagged_words(self, tag: Tag) -> list[int]:
+        """Return the indices of the source words that a tag encloses at least in part."""
+        return [index for index, (start, end) in enumerate(self.source_words) if start < tag.end and end > tag.start]
+
     def _range(self, tag: Tag) -> Span:
         """Return the characters of the translation that a tag with text encloses."""
         text = self.source[tag.start : tag.end].strip()
-        if text == self.source.strip():
+        if text == self.source.strip():  # the tag encloses the whole block
             stripped = self.target.strip()
             start = self.target.find(stripped)
             return start, start + len(stripped)
-        tagged = [n for n, (start, end) in enumerate(self.source_words) if start < tag.end and end > tag.start]
+        tagged = self._tagged_words(tag)
         words = self._best_words(tagged)
-        if words is None:
+        if words is None:  # no word is aligned: the tag becomes empty
             position = self._point(tag.start)
             return position, position
         if (part_of_word := self._inside_word(tag, tagged, words)) is not None:
@@ -174,11 +193,12 @@ class _Projection:
 
         A word that is aligned with tagged words gains 1, one that is aligned only with others costs FOREIGN_COST.
         """
+        # target words that are aligned with tagged words, and with others
         tagged_set, aligned, foreign = set(tagged), set[int](), set[int]()
         for source, target in self.links:
             (aligned if source in tagged_set else foreign).add(target)
         for source_range, target_range in self.word_ranges:
-            if source_range and tagged_set.issuperset(source_range):  # a whole sentence
+            if source_range and tagged_set.issuperset(source_range):  # the tag encloses a whole sentence
                 aligned.update(target_range)
         best, best_gain, first, gain = None, 0.0, 0, 0.0
         for word, (start, end) in enumerate(self.target_words):  # the range with the highest sum (Kadane)
@@ -190,52 +210,76 @@ class _Projection:
         return best
 
     def _inside_word(self, tag: Tag, tagged: Sequence[int], words: range) -> Span | None:
-        """Return the place of a tag on a part of a word if the translation has the same word, as in H<sub>2</sub>O."""
-        if len(tagged) != 1 or len(words) != 1:
+        """Return where to put a tag on a part of a word if the translation has the same word, as in H<sub>2</sub>O.
+
+        `tagged` are the source words of the tag, `words` the target words that match them. None: another case.
+        """
+        if len(tagged) != 1 or (shift := self._shift_of_same_word(tagged[0], words)) is None:
             return None
         start, end = core_span(self.source, *self.source_words[tagged[0]])
-        if tag.start <= start and tag.end >= end:
-            return None
-        target_start, target_end = core_span(self.target, *self.target_words[words[0]])
-        if self.source[start:end] != self.target[target_start:target_end]:
+        if tag.start <= start and tag.end >= end:  # the tag encloses the whole word
             return None
         first, last = max(tag.start, start), min(tag.end, end)
-        return (target_start + first - start, target_start + last - start) if first < last else None
+        return (first + shift, last + shift) if first < last else None
+
+    def _shift_of_same_word(self, source_word: int, words: range) -> int | None:
+        """Return by how many characters a source word is moved if the target `words` are the same word, else None.
+
+        The punctuation around it may differ.
+        """
+        if len(words) != 1:
+            return None
+        start, end = core_span(self.source, *self.source_words[source_word])
+        target_start, target_end = core_span(self.target, *self.target_words[words[0]])
+        is_same = self.source[start:end] == self.target[target_start:target_end]
+        return target_start - start if is_same else None
 
     def _point(self, position: int) -> int:
         """Return where a tag without text at a position of the source stands in the translation.
 
-        It stands after the translation of the word that it is attached to, or else before that of the next word.
+        It stands after the translation of the word that it is attached to, inside it if the translation has the same
+        word, as in super<wbr>market, or else before that of the next word.
         """
-        before = [n for n, (start, _) in enumerate(self.source_words) if start < position]
-        after = [n for n, (start, _) in enumerate(self.source_words) if start >= position]
+        # words that begin before the position, and others
+        before = [index for index, (start, _) in enumerate(self.source_words) if start < position]
+        after = [index for index, (start, _) in enumerate(self.source_words) if start >= position]
         if not before:  # before or after the white space at the beginning, as in the source
             return min(position, len(self.target) - len(self.target.lstrip()))
         is_attached = position <= self.source_words[before[-1]][1]  # to the word before, as a footnote mark is
         if not after and not is_attached:  # in the white space at the end
             return max(len(self.target.rstrip()), len(self.target) - len(self.source) + position)
         word = before[-1] if is_attached else after[0]
+        # at the end or beginning of a sentence, it stays there
         for placed, (source_range, _) in zip(self.sentences, self.word_ranges):
             if is_attached and source_range and word == source_range[-1] and position >= placed.source_end:
                 return placed.target_end
             if not is_attached and source_range and word == source_range[0]:
                 return placed.target_start
         words = self._best_words([word])
-        if words is None:
+        if words is None:  # the word is not aligned
             return len(self.target.rstrip())
         if not is_attached:
             return self.target_words[words[0]][0]
-        # before or after the punctuation at the end of the word, as in the source
-        _, core_end = core_span(self.source, *self.source_words[word])
-        start, end = self.target_words[words[-1]]
-        return end if position > core_end else core_span(self.target, start, end)[1]
+        # in the punctuation before the word, in the word itself, or in the punctuation after it, as in the source
+        core_start, core_end = core_span(self.source, *self.source_words[word])
+        if position <= core_start:
+            start, target_end = self.target_words[words[0]]
+            return max(start, core_span(self.target, start, target_end)[0] - (core_start - position))
+        start, target_end = self.target_words[words[-1]]
+        target_core_end = core_span(self.target, start, target_end)[1]
+        if position < core_end:
+            shift = self._shift_of_same_word(word, words)
+            return target_core_end if shift is None else position + shift
+        is_last = position == self.source_words[word][1]  # after all of the punctuation
+        return target_end if is_last and position > core_end else min(target_end, target_core_end + position - core_end)
 
     def _cut(self, position: int) -> int:
-        """Return where to cut the translation so that the fewest links cross the cut.
+        """Return where to cut the translation of a source that is cut at `position`, as between two subtitles.
 
-        Of equal cuts, the one nearest to the same relative position is chosen.
+        The fewest links of the word alignment cross the cut. Of equal cuts, the one nearest to the same relative
+        position is chosen.
         """
-        before = {n for n, (start, _) in enumerate(self.source_words) if start < position}
+        before = {index for index, (start, _) in enumerate(self.source_words) if start < position}
         share = position / max(1, len(self.source))
         crossing = sum(source in before for source, _ in self.links)  # if everything comes after the cut
         best = (crossing, share, 0)  # crossing links, distance from the relative position, place of the cut

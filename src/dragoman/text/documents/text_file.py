@@ -15,7 +15,10 @@ _BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16"
 
 
 def decode_text(content: bytes, declared: str = "utf-8") -> tuple[str, str]:
-    """Decode a file; return its text and encoding, by its byte-order mark or else as `declared`."""
+    """Decode the content of a file, and return its text and its encoding.
+
+    The encoding is that of the byte-order mark, or without one that which the file declares (`declared`).
+    """
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark)), declared)
     try:
         text = content.decode(encoding)
@@ -38,16 +41,19 @@ class TextFile:
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> TextFile:
-        """Split a file into lines; a text has no attributes to translate."""
+        """Split a file into lines.
+
+        A text has no attributes to translate: `translate_attributes`, which all formats take, is ignored.
+        """
         text, encoding = decode_text(content)
         return cls(_LINE_BREAK.split(text), encoding)
 
     @property
     def blocks(self) -> list[MarkedText]:
-        """The lines with text."""
+        """The lines that are not empty, which are translated one by one."""
         return [MarkedText(line) for line in self.parts if line.strip()]
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
-        """Return the file with translated lines; it names no `language`."""
+        """Return the file with translated lines; `language` is ignored, as a text file does not state it."""
         blocks = iter(translated)
         return "".join(next(blocks).text if part.strip() else part for part in self.parts).encode(self.encoding)

@@ -27,7 +27,7 @@ class Element:
     children: list[Element | XmlText | str] = field(default_factory=list)
 
     def attribute(self, name: str) -> str:
-        """Return the value of an attribute, '' if there is none."""
+        """Return the unescaped value of an attribute in the start tag, '' if there is none."""
         match = re.search(rf"\s{re.escape(name)}\s*=\s*(?:\"([^\"]*)\"|'([^']*)')", self.opening)
         return html.unescape(match[1] or match[2] or "") if match else ""
 
@@ -48,7 +48,7 @@ class Element:
             yield from child.walk()
 
     def to_xml(self) -> str:
-        """Return the element as markup."""
+        """Return the element as markup, as in the file unless its children were changed."""
         inner = "".join(
             child if isinstance(child, str) else child.markup if isinstance(child, XmlText) else child.to_xml()
             for child in self.children
@@ -91,9 +91,9 @@ def parse_xml(content: bytes, name: str) -> Element:
         if match.start() > position:
             _add_text(stack[-1], text[position : match.start()])
         position = match.end()
-        if match["data"] is not None:
+        if match["data"] is not None:  # CDATA
             stack[-1].children.append(XmlText(match["data"], match[0]))
-        elif match["name"] is None:
+        elif match["name"] is None:  # a comment or processing instruction
             stack[-1].children.append(match[0])
         elif match["closing"]:
             stack.pop().closing = match[0]
