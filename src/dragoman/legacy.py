@@ -91,7 +91,7 @@ RENAMED = _tables(
     loss_history: high=high_losses
     unlogged: total=loss likelihood=nll_loss lost=nonfinite_tokens
     preflight: read=pairs_read lopsided=length_mismatch first=locations source_pieces=source_tokens
-        target_pieces=target_tokens
+        target_pieces=target_tokens fertility=usual_tokens_per_character
     """
 )
 DROPPED_FROM_TRAIN_STATE = ("rewinds", "usual")
@@ -199,7 +199,7 @@ def translate_settings(values: dict[str, Any], where: str = "the configuration")
     tree = _translate_tree(values, "", system)
     if isinstance(tree.get("search"), dict):
         tree["search"] = rename_stopping_settings(tree["search"], f"{where}: search.")
-    if isinstance(tree.get("chosen"), dict):
+    if isinstance(tree.get("chosen"), dict):  # settings that training has chosen: {"search.beam_size": 4}
         chosen = {renamed_setting(name, system): value for name, value in tree["chosen"].items()}
         tree["chosen"] = {name: _present_value(name, value) for name, value in chosen.items()}
     return tree
@@ -217,7 +217,7 @@ def _translate_tree(values: Mapping[str, Any], section: str, system: str | None)
         setting = renamed_setting(f"{section}{name}", system)
         if isinstance(value, dict):
             value = _translate_tree(value, f"{setting}.", system)
-        present_name = setting.removeprefix(section) if isinstance(name, str) else name
+        present_name = setting.removeprefix(section) if isinstance(name, str) else name  # YAML keys may be numbers
         if present_name == name or present_name not in values:
             translated[present_name] = _present_value(setting, value)
     return translated
@@ -231,8 +231,10 @@ def _present_value(setting: str, value: Any) -> Any:
 def rename_stopping_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Rename settings of an earlier version's beam search: `stop` to `early_stopping`, `complete` to `num_finished`.
 
+    Values of `stop` are translated, too: "complete" is True, "hopeless" is False, "steps" is unchanged.
+
     Args:
-        values: settings of a beam search; an old name together with its new one is an error.
+        values: settings of a beam search; an old name together with its new one is a UserError.
         where: prefix of a setting's name in error messages.
     """
     for old, new in (("stop", "early_stopping"), ("complete", "num_finished")):
@@ -243,7 +245,7 @@ def rename_stopping_settings(values: dict[str, Any], where: str) -> dict[str, An
             )
     if not {"stop", "complete"} & values.keys():
         return values
-    stop = values.get("stop", "complete")
+    stop = values.get("stop", "complete")  # the default of `stop` in those versions
     if not isinstance(stop, str) or stop not in STOP:
         raise unknown_name(f"{where}stop, which is now early_stopping:", str(stop), [*STOP])
     others = {name: value for name, value in values.items() if name not in ("stop", "complete")}

@@ -14,6 +14,7 @@ import pytest
 
 import dragoman
 from dragoman.config import Config, from_dict, replace_settings
+from dragoman.data.preflight import load_preflight
 from dragoman.errors import UserError
 from dragoman.legacy import SETTINGS
 from dragoman.models import model_from_dict, model_to_dict
@@ -49,6 +50,12 @@ def test_an_old_run_is_resumed(tmp_path: Path) -> None:
     shutil.copytree(HERE / "folders" / "transformer", folder, symlinks=True)
     app(["train", str(folder), "--resume", "--steps", "31", "--quiet"], standalone_mode=False)
     assert (folder / "checkpoints" / "last").resolve().name == "000031"
+
+
+def test_an_old_preflight_report_has_present_names() -> None:
+    report = load_preflight(HERE / "folders" / "bert")
+    assert report["usual_tokens_per_character"] == [None, None]
+    assert "fertility" not in report
 
 
 @pytest.mark.parametrize("size", SPECS)

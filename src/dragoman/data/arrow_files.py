@@ -38,6 +38,7 @@ class ParquetFormat(ColumnFormat):
         """Return the name of the data format: "turns" (dialogues), "text" (sources without targets) or "pairs".
 
         A column "turns" or "messages" holds dialogues, unless the user has chosen another column as the source.
+        Otherwise a file with a source column but no target column is "text".
         """
         with self._open(corpus.source) as table:
             names = column_names(table.schema)
@@ -48,7 +49,10 @@ class ParquetFormat(ColumnFormat):
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield (row number from 1, texts of the chosen columns) for every row; null is an empty text."""
+        """Yield (row number from 1, texts of the chosen columns) for every row; null is an empty text.
+
+        A missing column is a UserError, and so is a table without rows unless `allow_empty`.
+        """
         path = corpus.source
         with self._open(path) as table:
             names = column_names(table.schema)
@@ -62,7 +66,10 @@ class ParquetFormat(ColumnFormat):
                 raise UserError(f"{path} has no rows, but needs one sentence pair per row: use another file")
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield (row number from 1, turns of its dialogue) for every row; the turns are None if it has no dialogue."""
+        """Yield (row number from 1, turns of its dialogue) for every row; the turns are None if it has no dialogue.
+
+        The dialogue is in the column "turns" (a list of texts) or "messages" (a list of objects with role and content).
+        """
         with self._open(corpus.source) as table:
             columns = [name for name in TURN_COLUMNS if name in table.schema.names]
             records = (record for batch in table.batches(columns) for record in batch.to_pylist())
@@ -70,7 +77,10 @@ class ParquetFormat(ColumnFormat):
                 yield row, parse_turns(record, location=f"{corpus.source}, row {row:,}")
 
     def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
-        """Yield the turns of every row if there is a column of dialogues, otherwise the source of every row."""
+        """Yield the turns of every row if there is a column of dialogues, otherwise the source of every row.
+
+        A row whose dialogue is null has no turns. Without sources there is a UserError unless `allow_empty`.
+        """
         if self.data_format(corpus) == "turns":
             yield from (turns or [] for _, turns in self.read_turns(corpus))
         else:
@@ -81,7 +91,7 @@ class ParquetFormat(ColumnFormat):
         """Open a Parquet file; raise a UserError if it is missing or broken, or pyarrow is missing."""
         with open_file(path):  # raises UserErrors about missing files and permissions
             pass
-        with arrow_errors(path, self.kind):
+        with arrow_errors(path, kind=self.kind):
             from pyarrow import parquet
 
             with parquet.ParquetFile(path) as file:
@@ -96,9 +106,12 @@ class DatasetFormat(ParquetFormat):
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[_Table]:
-        """Open the folder of a dataset; raise a UserError if it is no such folder or broken, or pyarrow is missing."""
+        """Open the folder of a dataset; raise a UserError if it is no such folder or broken, or pyarrow is missing.
+
+        A folder of several splits, and a dataset that is a selection of rows of its files, are UserErrors as well.
+        """
         if (path / SPLITS_FILE).is_file():
-            splits = _read_json(path / SPLITS_FILE).get("splits") or ["train"]
+            splits = _read_json(path / SPLITS_FILE).get("splits") or ["train"]  # an example if none are listed
             raise UserError(
                 f"{path} contains the splits {', '.join(map(str, splits))}: name one of them, such as "
                 f"{path / str(splits[0])}"
@@ -123,12 +136,12 @@ class DatasetFormat(ParquetFormat):
         for name in names:
             with open_file(path / name):  # raises UserErrors about missing files and permissions
                 pass
-        with arrow_errors(path, self.kind):
+        with arrow_errors(path, kind=self.kind):
             yield _ArrowTable([path / name for name in names])
 
 
 def is_dataset_folder(path: Path) -> bool:
-    """Whether `datasets` saved a folder: a dataset, or several splits of one."""
+    """Whether Hugging Face `datasets` wrote a folder: a dataset (state.json), or its splits (dataset_dict.json)."""
     return path.is_dir() and ((path / STATE_FILE).is_file() or (path / SPLITS_FILE).is_file())
 
 
@@ -151,7 +164,7 @@ class _ParquetTable(_Table):
         self.file, self.schema = file, file.schema_arrow
 
     def batches(self, columns: list[str]) -> Iterator[Any]:
-        """Yield record batches with the given columns."""
+        """Yield record batches of at most BATCH_ROWS rows with the given columns, and count the rows."""
         for batch in self.file.iter_batches(BATCH_ROWS, columns=columns):
             self.rows_read += batch.num_rows
             yield batch
@@ -161,7 +174,7 @@ class _ArrowTable(_Table):
     """The table in one or more Arrow stream files, which are memory-mapped."""
 
     def __init__(self, files: list[Path]) -> None:
-        """Read the schema of the first file."""
+        """Read the schema of the first file, which all files of a table share."""
         from pyarrow import ipc
 
         self.files = files
@@ -169,7 +182,10 @@ class _ArrowTable(_Table):
             self.schema = reader.schema
 
     def batches(self, columns: list[str]) -> Iterator[Any]:
-        """Yield record batches with all columns: a mapped file reads no column before it is used."""
+        """Yield record batches with all columns, whatever `columns` are: a mapped file reads only those that are used.
+
+        The rows of the batches are counted.
+        """
         from pyarrow import ipc
 
         for path in self.files:
@@ -179,7 +195,7 @@ class _ArrowTable(_Table):
                     yield batch
 
     def _map(self, path: Path) -> Any:
-        """Memory-map a file."""
+        """Memory-map an Arrow file for reading."""
         import pyarrow
 
         return pyarrow.memory_map(str(path))
@@ -190,7 +206,7 @@ def column_names(schema: Any) -> list[str]:
     import pyarrow
 
     names = []
-    for field in schema:
+    for field in schema:  # the columns
         is_structure = pyarrow.types.is_struct(field.type)
         names += [f"{field.name}.{inner.name}" for inner in field.type] if is_structure else [field.name]
     return names

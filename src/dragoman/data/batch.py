@@ -67,18 +67,18 @@ class Batch:
     doubled: bool = False  # whether all pairs are in the batch twice, first all of them and then all again
 
     def __len__(self) -> int:
-        """Return the number of different pairs."""
+        """Return the number of different sentence pairs; second copies in a doubled batch do not count."""
         return len(self.indices)
 
     @property
     def copies(self) -> int:
-        """How often each pair is in the batch."""
+        """How often each pair is in the batch: twice if it is doubled."""
         return 2 if self.doubled else 1
 
     @property
     def is_packed(self) -> bool:
         """Whether several pairs share a row; otherwise every pair has a padded row of its own."""
-        return self.max_lengths is not None
+        return self.max_lengths is not None  # only packed batches have these bounds
 
     @property
     def num_sentences(self) -> int:
@@ -88,13 +88,14 @@ class Batch:
     @property
     def padding_ratio(self) -> float:
         """Share of the positions that hold padding."""
-        target_tokens = self.target_tokens if self.label_positions is None else 0  # 0: the labels are for the source
+        # labels at positions of the source come without a target: they add no tokens
+        target_tokens = self.target_tokens if self.label_positions is None else 0
         return 1 - (self.source_tokens + target_tokens) / max(1, self.num_positions)
 
     @property
     def num_positions(self) -> int:
         """Number of positions of source and target, padding included."""
-        rows, width = self.source.shape[:2]  # vectors have a third dimension
+        rows, width = self.source.shape[:2]  # without the third dimension of feature vectors
         return rows * width + self.target.numel()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -118,9 +119,9 @@ class Batch:
         """Append all sequences again: as further rows, or to the end of the one row of a packed batch."""
         from torch import cat
 
-        assert self.label_positions is None  # which would have to be shifted
-        packed_fields = ("source", "target", "labels") if self.is_packed else ()  # 1 S and 1 T: one row
+        assert self.label_positions is None  # those of the copies would have to be shifted
+        packed_rows = ("source", "target", "labels") if self.is_packed else ()  # 1 S and 1 T, which grow in length
         changed: dict[str, Any] = {"source_tokens": 2 * self.source_tokens, "target_tokens": 2 * self.target_tokens}
         for name, tensor in self.tensors().items():
-            changed[name] = cat((tensor, tensor), dim=1 if name in packed_fields else 0)
+            changed[name] = cat((tensor, tensor), dim=1 if name in packed_rows else 0)
         return replace(self, **changed, doubled=True)

@@ -28,12 +28,13 @@ class PackedShape:
     max_lengths: tuple[int, ...]  # of a sequence
 
     def halved(self) -> PackedShape:
-        """Return a shape for either half of a batch: half of a row plus the longest sequence.
+        """Return a shape for either half of a batch, whose rows have half the length plus the longest sequence.
 
-        A batch is split between sequences, so one half may be longer than the other by at most a sequence.
+        A batch is split between sequences, so one half may be longer than the other by at most a sequence. Lengths are
+        multiples of PACKED_ROW_MULTIPLE tokens, and at most those of the whole batch.
         """
-        rows = zip(self.row_lengths, self.max_lengths)
-        halves = (min(row, round_up(row // 2 + longest, PACKED_ROW_MULTIPLE)) for row, longest in rows)
+        columns = zip(self.row_lengths, self.max_lengths)  # source, target
+        halves = (min(length, round_up(length // 2 + longest, PACKED_ROW_MULTIPLE)) for length, longest in columns)
         return replace(self, row_lengths=tuple(halves))
 
 
@@ -50,8 +51,8 @@ class PairTokens:
     def of(framings: Sequence[Framing], corpus_of_pair: Indices) -> PairTokens:
         """Return the special tokens of the pairs of a batch, given the index of the corpus that each pair belongs to.
 
-        `framings` has the special tokens of each corpus, or one element for all of them. They may differ in language
-        codes, which stand in the same places.
+        `framings` has the special tokens of each corpus, or one element for all of them. They may differ only in
+        language codes, which stand in the same places, so that EOS is the same.
         """
         first = framings[0]
         if len(framings) == 1:
@@ -89,7 +90,8 @@ class BatchArrays:
         """
         if source.values.ndim == 1:  # token ids
             source = source.with_special_tokens(prefix=special.source_prefix, suffix=special.source_suffix)
-        unlabeled = (IGNORE_INDEX,) * (len(special.target_prefix) - 1)  # all tokens of the prefix but BOS
+        # in place of labels for the tokens of the prefix after BOS: they are given, not predicted
+        unlabeled = (IGNORE_INDEX,) * (len(special.target_prefix) - 1)
         labels = target.with_special_tokens(prefix=unlabeled, suffix=(special.eos,))
         target = target.with_special_tokens(prefix=special.target_prefix, suffix=())
         return BatchArrays(source, target, labels)
@@ -98,7 +100,8 @@ class BatchArrays:
     def from_rows(rows: Sequence[BatchRow], labels_source: bool, pad: int) -> BatchArrays:
         """Concatenate rows, which an objective has built with their special tokens.
 
-        The target of a row is BOS y EOS; with `labels_source` it has a label for each source token, `pad` for none.
+        The target of a row is BOS y EOS. With `labels_source` it is a label for each source token, where the id `pad`
+        stands for no label; then the decoder has no target.
         """
         source = RaggedArray.from_rows(row.source for row in rows)
         type_rows = [row.token_type_ids for row in rows if row.token_type_ids is not None]
@@ -110,7 +113,8 @@ class BatchArrays:
             target = RaggedArray.from_rows(row.target[:-1] for row in rows)  # BOS y
             labels = RaggedArray.from_rows(row.target[1:] for row in rows)  # y EOS
             return BatchArrays(source, target, labels, labels_source=False, **optional)
-        ids = np.concatenate([row.target for row in rows]).astype(np.int64)  # the dtype of a store may be unsigned
+        # signed integers, for the negative IGNORE_INDEX: ids in a token store are unsigned
+        ids = np.concatenate([row.target for row in rows]).astype(np.int64)
         labels = RaggedArray(np.where(ids == pad, IGNORE_INDEX, ids), source.lengths)
         no_target = RaggedArray(np.empty(0, np.int64), np.zeros_like(source.lengths))  # empty rows
         return BatchArrays(source, no_target, labels, labels_source=True, **optional)
@@ -118,14 +122,14 @@ class BatchArrays:
     def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
         """Pad all rows (one per pair) to the longest one, with the token id `pad`.
 
-        The number and the length of rows are rounded up to `multiples`. Rows that are added have one token and no
-        labels. `indices` are those of the pairs in the store.
+        The number and the length of rows are rounded up to `multiples`. Rows that are added have no labels, and one
+        token of padding, so that attention over them is not empty. `indices` are those of the pairs in the store.
         """
         source, target = self.source.padded(pad, multiples), self.target.padded(pad, multiples)
         num_added = len(source) - len(indices)
 
         def padded_lengths(lengths: Indices, width: int) -> Indices:
-            """Return the lengths of all rows; those of added rows are 1, or 0 if there are no columns."""
+            """Return the lengths of all rows; those of added rows are 1, or 0 if no row has tokens (width 0)."""
             return np.append(lengths, np.full(num_added, min(1, width), np.int64))
 
         arrays = {
@@ -135,7 +139,7 @@ class BatchArrays:
             "target_lengths": padded_lengths(self.target.lengths, width=target.shape[1]),
             "labels": self.labels.padded(IGNORE_INDEX, multiples),
         }
-        if self.labels_source:
+        if self.labels_source:  # keep only the labels, and their positions in the flattened source
             arrays["label_positions"] = np.flatnonzero(arrays["labels"] != IGNORE_INDEX)
             arrays["labels"] = arrays["labels"].reshape(-1)[arrays["label_positions"]]
         if self.token_type_ids is not None:
@@ -152,12 +156,11 @@ class BatchArrays:
         `indices` are those of the pairs in the store, `pad` is the id of padding.
         """
         columns = (self.source, self.target)
-        source_row, target_row = (
+        source_row, target_row = (  # lengths of the two rows
             _grow_to_fit(length, len(column.values)) for length, column in zip(shape.row_lengths, columns)
         )
-        max_source, max_target = (
-            _grow_to_fit(length, int(column.lengths.max()) - 1)  # minus 1, since the result exceeds this number
-            for length, column in zip(shape.max_lengths, columns)
+        max_source, max_target = (  # upper bounds of the sequence lengths, which need not exceed the longest sequence
+            _grow_to_fit(length, int(column.lengths.max()) - 1) for length, column in zip(shape.max_lengths, columns)
         )
         source_lengths = self.source.packed_lengths(source_row, shape.max_sequences, max_source)
         target_lengths = self.target.packed_lengths(target_row, shape.max_sequences, max_target)
@@ -171,11 +174,11 @@ class BatchArrays:
         }
         if self.labels_source:
             labeled = np.flatnonzero(arrays["labels"][0] != IGNORE_INDEX)
-            # a multiple of 1/16 of the row, and of at least 64 positions, so that few shapes occur
+            # a multiple of 64, or of 1/16 of the row if that is more, so that few shapes occur
             num_positions = _grow_to_fit(max(64, source_row // 16), len(labeled), step=1.0)
-            positions = np.zeros(num_positions, np.int64)  # those after the labels have the label IGNORE_INDEX
+            positions = np.zeros(num_positions, np.int64)
             positions[: len(labeled)] = labeled
-            is_label = np.arange(num_positions) < len(labeled)
+            is_label = np.arange(num_positions) < len(labeled)  # the others are filled up with IGNORE_INDEX
             arrays["labels"] = np.where(is_label, arrays["labels"][0, positions], IGNORE_INDEX)
             arrays["label_positions"] = positions
         if self.token_type_ids is not None:
@@ -183,7 +186,10 @@ class BatchArrays:
         return self._to_batch(indices, arrays, max_lengths=(max_source, max_target))
 
     def _to_batch(self, indices: Indices, arrays: dict[str, Ids], max_lengths: tuple[int, int] | None = None) -> Batch:
-        """Return a batch of pairs with these store indices; `arrays` are its tensors, by the name of the field."""
+        """Return a batch of the pairs with these store indices; `arrays` are its tensors, by the name of the field.
+
+        `max_lengths` are upper bounds of the source and target sequences of a packed batch; None for a padded one.
+        """
         from torch import from_numpy
 
         tensors: dict[str, Any] = {name: from_numpy(array) for name, array in arrays.items()}
@@ -197,9 +203,9 @@ class BatchArrays:
 
 
 def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
-    """Increase a row length until it exceeds `tokens`, in steps of `step` · `length`, so that few shapes occur.
+    """Increase a row length in steps of `step` · `length` until it exceeds `tokens`; steps are large for few shapes.
 
-    A length of 0 stays 0: there is no such row.
+    It exceeds them because the last position of a packed row is padding. A length of 0 stays 0: there is no such row.
     """
     if not length:
         return 0
@@ -231,19 +237,20 @@ def halve_batch(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
-    """Split a padded batch by rows; rows without a pair go to the second half.
+    """Split a padded batch by rows; rows of padding, which have no pair, go to the second half.
 
     In a doubled batch the second copies follow after all rows, so both copies of a row are selected.
     """
     import torch
 
-    pairs, rows = len(batch) // 2, len(batch.source) // batch.copies
+    middle, rows = len(batch) // 2, len(batch.source) // batch.copies  # rows without second copies
     halves = []
-    for first, last in ((0, pairs), (pairs, rows)):
+    for first, last in ((0, middle), (middle, rows)):
         selected = torch.cat([torch.arange(first, last) + copy * rows for copy in range(batch.copies)])
         half: dict[str, Any] = batch.tensors()
         labels_of_positions = {}
-        if (positions := half.pop("label_positions", None)) is not None:  # in the flattened source
+        # positions are in the flattened source, so they are selected by value and counted from the start of the half
+        if (positions := half.pop("label_positions", None)) is not None:
             start, end = first * batch.source.shape[1], last * batch.source.shape[1]
             in_half = (positions >= start) & (positions < end)
             labels_of_positions = {"label_positions": positions[in_half] - start, "labels": half.pop("labels")[in_half]}
@@ -256,13 +263,14 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
-    """Split a packed batch between two sequences, where half of all tokens is reached, and pack both halves again."""
+    """Split a packed batch before the pair with which half of all tokens is reached, and pack both halves again."""
     arrays, shape = _unpack(batch)
     tokens_so_far = np.cumsum(arrays.source.lengths + arrays.target.lengths)
     half_reached = int(np.searchsorted(tokens_so_far, tokens_so_far[-1] / 2))  # index of the pair
     middle = min(max(1, half_reached), len(batch) - 1)  # each half has a pair
-    ids = batch.source if batch.source.shape[1] and batch.source.dim() == 2 else batch.target  # not feature vectors
-    pad = int(ids[0, -1])  # the last position of a packed row is always padding
+    # the id of padding is that of the last position, which is always padding, in a row of ids (not of feature vectors)
+    ids = batch.source if batch.source.shape[1] and batch.source.dim() == 2 else batch.target
+    pad = int(ids[0, -1])
     halves = []
     for pairs in (slice(0, middle), slice(middle, None)):
         half_arrays = BatchArrays(
@@ -279,7 +287,7 @@ def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
 
 def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
     """Return the sequences of a packed batch, each pair once and without padding, and the shape before doubling."""
-    assert batch.max_lengths is not None
+    assert batch.max_lengths is not None  # the batch is packed
     pairs, copies = len(batch), batch.copies
     row_lengths = (batch.source.shape[1] // copies, batch.target.shape[1] // copies)
     max_sequences = len(batch.source_lengths) // copies
@@ -295,6 +303,7 @@ def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
         labels_of_target = unpack(batch.labels, batch.target_lengths)
         return BatchArrays(source, target, labels_of_target, token_type_ids=types), shape
     labels, positions = batch.labels.numpy(), batch.label_positions.numpy()
+    # the labels are for some tokens of the source: one for every token, as before packing
     label_of_token: Ids = np.full(len(source.values), IGNORE_INDEX, np.int64)
     label_of_token[positions[labels != IGNORE_INDEX]] = labels[labels != IGNORE_INDEX]
     labels_of_source = RaggedArray(label_of_token, source.lengths)

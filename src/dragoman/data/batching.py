@@ -36,12 +36,12 @@ class DataPosition:
 
 
 def longer_side(source: Lengths, target: Lengths) -> Lengths:
-    """Return for each pair the larger of its source and target lengths, plus 1 for EOS or BOS."""
+    """Return for each pair the length of its longer side: source and EOS, or BOS and target."""
     return np.maximum(source + 1, target + 1)
 
 
 def both_sides(source: Lengths, target: Lengths) -> tuple[Lengths, Lengths]:
-    """Return the source and the target length of each pair, plus 1 for EOS or BOS."""
+    """Return the lengths of both sides of each pair: source and EOS, and BOS and target."""
     return source + 1, target + 1
 
 
@@ -66,10 +66,12 @@ class RowFormat:
     def framings(self, store: TokenStore) -> list[Framing]:
         """Return the special tokens around pairs (framing) of each corpus of a store; one element if all have the same.
 
-        Only corpora in different languages of a multilingual model differ, in their language codes.
+        Only corpora in different languages of a multilingual model differ, in their language codes. None stands for the
+        default language of the model.
         """
         languages = [(corpus.source_language or None, corpus.target_language or None) for corpus in store.corpora]
         model_framing = self.model_framing
+        # not a multilingual model, or no corpus has a language of its own
         if model_framing is None or model_framing.languages is None or set(languages) == {(None, None)}:
             return [self.framing]
         framings = [model_framing.for_languages(source=source, target=target) for source, target in languages]
@@ -90,9 +92,10 @@ class EpochRows:
     """
 
     def __init__(self, store: TokenStore, rows: RowFormat, seed: int) -> None:
-        """Measure the longest source, target, pair and row of the store, which resegmented pairs must not exceed.
+        """Measure the longest source, target, pair and row of the store, which pairs must not exceed in any epoch.
 
-        `rows` has the functions for subword regularization; with `seed` and epoch they determine a segmentation.
+        A row is a pair with its special tokens, as a batch has it. `rows` has the functions that segment pairs anew in
+        each epoch (subword regularization); they depend on `seed` and epoch.
         """
         self.store, self.rows, self.seed = store, rows, seed
         self.resegments = rows.subword_samplers != (None, None)  # whether source or target has subword regularization
@@ -106,30 +109,34 @@ class EpochRows:
         return [np.asarray(column.lengths[pairs]) for column in self.store.columns]
 
     def lengths(self, pairs: Indices, epoch: int) -> list[Lengths]:
-        """Return the lengths of source and target in the segmentation of an epoch.
+        """Return the lengths of source and target as subword regularization segments them in an epoch.
 
-        `pairs` are store indices. A pair that would become too long keeps its stored tokens, and so does a source or
-        target without subword regularization.
+        `pairs` are store indices. A pair that would exceed the longest stored one keeps its stored tokens, and so does
+        a source or target without subword regularization (None).
         """
         resegmented, is_short_enough = self._resegment(pairs, epoch)
         columns = zip(self.stored_lengths(pairs), resegmented)  # source, target
         return [stored if new is None else np.where(is_short_enough, new.lengths, stored) for stored, new in columns]
 
     def read(self, pairs: Indices, epoch: int) -> list[RaggedArray]:
-        """Return the tokens of source and target in the segmentation of an epoch.
+        """Return the tokens of source and target as subword regularization segments them in an epoch.
 
-        `pairs` are store indices. A pair that would become too long keeps its stored tokens, and so does a source or
-        target without subword regularization.
+        `pairs` are store indices. A pair that would exceed the longest stored one keeps its stored tokens, and so does
+        a source or target without subword regularization (None).
         """
         resegmented, is_short_enough = self._resegment(pairs, epoch)
         columns = zip((column.read(pairs) for column in self.store.columns), resegmented)  # source, target
         return [stored if new is None else new.where(is_short_enough, other=stored) for stored, new in columns]
 
     def store_with_rows(self, pairs: Indices, epoch: int) -> TokenStore:
-        """Return a view of the store in which these pairs have the segmentation of an epoch."""
-        if not self.resegments:
+        """Return a view of the store in which these pairs (store indices) are segmented by subword regularization.
+
+        It is for reading pairs one by one. Other pairs keep their stored tokens, so that an objective that also reads
+        pairs of other rows, as for the prediction of the next sentence, cannot have subword regularization.
+        """
+        if not self.resegments:  # no subword regularization: the stored tokens
             return self.store
-        pairs = np.unique(pairs)
+        pairs = np.unique(pairs)  # `with_rows` needs sorted indices
         changed = copy(self.store)
         source, target = (
             column.with_rows(pairs, rows) for column, rows in zip(self.store.columns, self.read(pairs, epoch))
@@ -138,7 +145,9 @@ class EpochRows:
         return changed
 
     def _resegment(self, pairs: Indices, epoch: int) -> tuple[list[RaggedArray | None], NDArray[np.bool_]]:
-        """Return source and target in the segmentation of an epoch, and which pairs are short enough to use it.
+        """Return source and target as subword regularization segments them in an epoch, and which pairs can use it.
+
+        Those can that are not too long for batches.
 
         `pairs` are store indices. The limits are the longest stored source, target, pair and row. A source or target
         without subword regularization is None. The random keys depend on seed, epoch, side (0: source, 1: target) and
@@ -182,7 +191,7 @@ class Batches:
         packed: bool = False,
         pad_to_multiples: tuple[int, int] = (1, 1),
     ) -> None:
-        """Check that the longest row fits into a batch, and choose the shape of packed batches.
+        """Check that the longest pair, with special tokens, fits into a batch; choose the shape of packed batches.
 
         Args:
             store: the tokenized pairs.
@@ -198,7 +207,8 @@ class Batches:
         draws = [corpus.draws for corpus in store.corpora]  # pairs that an epoch has of each corpus
         self.order = EpochOrder(counts, seed, shuffle, draws)
         if window is None:
-            window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))  # 100 batches
+            window = 100 * max_tokens * len(store) // max(1, store.tokens)  # pairs of about 100 batches
+            window = max(1000, min(2**16, window))
         if window < 1:
             raise UserError(f"window, the pairs that are sorted together, must be at least 1, got {window}: raise it")
         self.epoch_rows = EpochRows(store, rows, seed)
@@ -222,10 +232,10 @@ class Batches:
         source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         repeats = len(self.order) / max(1, len(self.store))  # 1, unless corpora are sampled by weight
         if self.packed_shape is None:
-            # in tokens as stored: those of the second copies, and those that subword regularization adds, are left out
+            # tokens as stored; a batch also holds second copies, and tokens that subword regularization adds
             budget = (self.max_tokens / 2 if self.rows.doubled else self.max_tokens) / max(self.length_growth)
             tokens = repeats * (self.rows.row_length(source, target) * count).sum()
-            return max(1, round(tokens / (BATCH_FILL * budget)))
+            return max(1, round(tokens / (BATCH_FILL * budget)))  # the rest of the budget is padding
         estimates = [1]
         columns = zip(self.rows.packed_lengths(source, target), self.length_growth, self.packed_shape.row_lengths)
         for lengths, growth, row_length in columns:  # source, then target; a packed row is missing if its length is 0
@@ -241,7 +251,8 @@ class Batches:
     def iterate_indices(self, position: DataPosition | None = None) -> Iterator[tuple[Indices, int, DataPosition]]:
         """Yield (store indices of the pairs, epoch, position after it) for every batch from a position on, without end.
 
-        A position is an epoch, a window of pairs that are sorted by length together, and a batch of that window.
+        A position is an epoch, a window of pairs that are sorted by length together, and a batch of that window. One
+        that does not exist is a UserError: it belongs to other data or settings.
         """
         position = position or DataPosition()
         while True:
@@ -252,7 +263,7 @@ class Batches:
                     "that the checkpoint was trained with"
                 )
             next_window = DataPosition(position.epoch, position.window + 1)
-            if next_window.window == self.windows:
+            if next_window.window == self.windows:  # the number of windows of an epoch
                 next_window = DataPosition(position.epoch + 1)
             for number, indices in enumerate(batches[position.batch :], position.batch + 1):
                 next_position = next_window if number == len(batches) else replace(position, batch=number)
@@ -268,15 +279,17 @@ class Batches:
     def plan_window(self, epoch: int, window: int) -> list[Indices]:
         """Return the pair indices of every batch of a window, which is a number of consecutive pairs of an epoch.
 
-        Its pairs are sorted by length, split into batches, and these are shuffled; packed batches are not sorted.
+        Its pairs are sorted by length, split into batches, and these are shuffled. Packed batches are filled with pairs
+        in the order of the epoch instead.
         """
-        pairs = self.order.pair_indices(epoch, window * self.window, (window + 1) * self.window)
-        self.store.preload(pairs)
+        pairs = self.order.pair_indices(epoch, start=window * self.window, stop=(window + 1) * self.window)
+        self.store.preload(pairs)  # into memory, as all of them are read soon
         source, target = self.epoch_rows.lengths(pairs, epoch)
         if self.packed_shape is not None:
             return _fill_packed(pairs, self.rows.packed_lengths(source, target), self.packed_shape)
         row_lengths, difference = self.rows.row_length(source, target), source - target
-        # Alternate the direction, so that neighbors are similar where the row length changes.
+        # Sort equal row lengths by the difference between the sides, ascending for odd and descending for even lengths:
+        # then pairs are similar, too, where one row length ends and the next begins.
         alternating = np.where(row_lengths % 2, difference, -difference)
         by_length = np.lexsort((alternating, row_lengths))  # stable: ties keep the random order of the permutation
         batches = _split_by_tokens(pairs[by_length], row_lengths[by_length], self.budget)
@@ -294,6 +307,7 @@ class Batches:
             source, target = self.epoch_rows.read(indices, epoch)
             arrays = BatchArrays.from_pairs(special, source, target)
         else:
+            # the noise repeats after `distinct_epochs` epochs
             noise_epoch = epoch if rows.distinct_epochs is None else epoch % rows.distinct_epochs
             store = self.epoch_rows.store_with_rows(indices, epoch)
             built_rows = [
@@ -305,7 +319,7 @@ class Batches:
             batch = arrays.to_padded_batch(indices, rows.framing.pad, self.pad_to_multiples)
         else:
             batch = arrays.to_packed_batch(indices, rows.framing.pad, self.packed_shape)
-        return batch.duplicate_rows() if rows.doubled else batch
+        return batch.duplicate_rows() if rows.doubled else batch  # doubled: with every pair twice, as in R-Drop
 
     def _random(self, stream: int, epoch: int, number: int) -> np.random.Philox:
         """Return an independent random stream for each purpose (`stream`), epoch and number (Salmon et al. 2011).
@@ -334,7 +348,8 @@ class Batches:
     def _packed_shape(self) -> PackedShape:
         """Choose the lengths of the packed rows of source and target, and how many sequences they hold.
 
-        The side with more tokens in the store gets the token budget, the other one a proportional length.
+        The side with more tokens in the store gets the token budget, the other one a proportional length. A side
+        without tokens has no row (length 0).
         """
         source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         columns = self.rows.packed_lengths(source, target)
@@ -365,9 +380,10 @@ def _split_by_tokens(indices: Indices, row_lengths: NDArray[np.int64], max_token
     """Split a sequence greedily into batches with rows × longest row ≤ `max_tokens`, but at least one row."""
     batches, start = [], 0
     while start < len(indices):
-        max_rows = max(1, max_tokens // max(1, int(row_lengths[start])))  # if none is longer than the first
+        max_rows = max(1, max_tokens // max(1, int(row_lengths[start])))  # the longest row is not below the first
         candidates = row_lengths[start : start + max_rows]
-        tokens = np.maximum.accumulate(candidates) * np.arange(1, len(candidates) + 1)  # of the first 1, 2, … rows
+        # rows × longest row of the first 1, 2, … candidates
+        tokens = np.maximum.accumulate(candidates) * np.arange(1, len(candidates) + 1)
         end = start + max(1, int(np.searchsorted(tokens, max_tokens, side="right")))
         batches.append(indices[start:end])
         start = end
@@ -377,8 +393,8 @@ def _split_by_tokens(indices: Indices, row_lengths: NDArray[np.int64], max_token
 def _fill_packed(indices: Indices, lengths: tuple[Lengths, Lengths], shape: PackedShape) -> list[Indices]:
     """Split a sequence of pairs into packed batches of about equal size; `lengths` are those of source and target.
 
-    Starting with the smallest possible number of batches, the pairs are cut evenly by the tokens of the fuller side;
-    while a batch exceeds a row of `shape` or its number of sequences, one more batch is tried.
+    Starting with the smallest possible number of batches, the pairs are cut evenly by the tokens of the fuller side,
+    which needs more rows; while a batch exceeds a row of `shape` or its number of sequences, one more batch is tried.
     """
     # tokens of the source, and of the target, in the first 0, 1, … pairs
     tokens_before = [np.concatenate(([0], np.cumsum(column, dtype=np.int64))) for column in lengths]
@@ -391,7 +407,7 @@ def _fill_packed(indices: Indices, lengths: tuple[Lengths, Lengths], shape: Pack
     while True:
         cuts = tokens_of_fuller[-1] * np.arange(1, num_batches) / num_batches  # tokens before each boundary
         boundaries = np.concatenate(([0], np.searchsorted(tokens_of_fuller, cuts), [len(indices)]))
-        one_pair_each = (np.diff(boundaries) <= 1).all()  # a longer row is made for a pair that does not fit
+        one_pair_each = (np.diff(boundaries) <= 1).all()  # a pair that does not fit gets a longer row
         if one_pair_each or all((np.diff(before[boundaries]) <= capacity).all() for before, capacity in limits):
             return [indices[start:end] for start, end in pairwise(boundaries) if end > start]
         num_batches += 1

@@ -85,7 +85,7 @@ class CleaningReport:
 
     @property
     def summary(self) -> str:
-        """The number of removed pairs by reason, in one line."""
+        """The number of removed pairs for each reason, in one line: "12 source empty, 3 source and target equal"."""
         return ", ".join(f"{removed.pairs:,} {reason}" for reason, removed in self.removed.items())
 
     def lines(self) -> list[str]:
@@ -102,16 +102,16 @@ class KeptPairs:
     """Which pairs of a corpus were kept, in the order in which they are read."""
 
     def __init__(self, measures: _Measures) -> None:
-        """Keep the pairs whose field `reason` is KEPT; other values are reasons to remove a pair."""
+        """Keep the pairs whose field `reason` in `measures` (an array with a record for each pair) is KEPT."""
         self.measures = measures
 
     def __repr__(self) -> str:
-        """Return a name without the contents."""
+        """Return the class and the number of pairs (kept or not), without the contents."""
         return f"KeptPairs of {len(self.measures)}"
 
     def flags(self) -> Iterator[bool]:
-        """Yield whether each pair was kept."""
-        for start in range(0, len(self.measures), BLOCK_PAIRS):  # block by block: they are on disk
+        """Yield whether each pair was kept, in the order of the corpus."""
+        for start in range(0, len(self.measures), BLOCK_PAIRS):  # block by block: the measures are on disk
             yield from (self.measures["reason"][start : start + BLOCK_PAIRS] == KEPT).tolist()
 
     def select(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
@@ -135,31 +135,33 @@ class PairFilter:
     languages: tuple[str, str] = ("", "")  # expected languages of the sides, for identification; "" if it is not used
 
     def __call__(self, chunk: PairChunk) -> MeasuredChunk:
-        """Measure the pairs of a chunk: a hash, the logarithm of the ratio of lengths, both scripts, and a flaw.
+        """Measure the pairs of a chunk: a hash, the ratio of target to source characters, both scripts, and a flaw.
 
-        The logarithm is an integer with RATIO_BINS steps per doubling. Scripts and flaws (reasons to remove a pair) are
-        numbers in lists of the chunk.
+        Of the ratio, the binary logarithm is stored as an integer with RATIO_BINS steps per doubling (NO_RATIO without
+        two texts). Scripts and flaws (reasons to remove a pair) are numbers: indices into lists of the chunk.
         """
         reason_numbers, script_numbers = {"": KEPT}, {"": 0}
         script_counts = Counter[str](), Counter[str]()  # texts of the source and of the target by main script
         rows, joined_texts = [], []
         for pair in map(SentencePair._make, chunk.pairs):  # from plain tuples
+            # None for sides without text to examine, such as labels
             texts = [text if used else None for text, used in zip((pair.source, pair.target), self.sides)]
             key = f"{pair.source}\n{pair.feature_symbols}\n{pair.target}".encode()
             digest = int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
             source, target = texts
             ratio = round(RATIO_BINS * math.log2(len(target) / len(source))) if source and target else NO_RATIO
             reason = self.find_flaw(texts)
+            # pairs that are removed already do not count in what is the usual script
             scripts = [main_script(text) if text and not reason else "" for text in texts]
             for side_counts, script in zip(script_counts, scripts):
                 if script:
                     side_counts[script] += 1
-            numbers = tuple(script_numbers.setdefault(script, len(script_numbers)) for script in scripts)
+            pair_scripts = tuple(script_numbers.setdefault(script, len(script_numbers)) for script in scripts)
             joined_texts.append("\n".join(text for text in texts if text))
-            rows.append((digest, ratio, numbers, reason_numbers.setdefault(reason, len(reason_numbers))))
+            rows.append((digest, ratio, pair_scripts, reason_numbers.setdefault(reason, len(reason_numbers))))
         measures = np.array(rows, PAIR_MEASURES)
         if self.settings.deduplicate_similar:
-            with_bands = np.zeros(len(measures), NEAR_MEASURES)  # has one more field: hashes that similar pairs share
+            with_bands = np.zeros(len(measures), NEAR_MEASURES)  # also with MinHash bands, which similar pairs share
             for name in PAIR_MEASURES.names or ():
                 with_bands[name] = measures[name]
             with_bands["bands"] = band_hashes(joined_texts)
@@ -173,14 +175,18 @@ class PairFilter:
         )
 
     def find_flaw(self, texts: Sequence[str | None]) -> str:
-        """Return why a pair is removed, "" if it is not; a text is None where the corpus has none to examine."""
+        """Return the first reason to remove a pair, "" if there is none.
+
+        `texts` are source and target; a text is None where the corpus has none to examine. A minimum or maximum of 0 is
+        not checked.
+        """
         settings = self.settings
         for side, text in zip(("source", "target"), texts):
             if text is None:
                 continue
             if not text.strip():
                 return f"{side} empty"
-            if settings.reject_control_characters and _CONTROL.search(text):  # regular expression
+            if settings.reject_control_characters and _CONTROL.search(text):  # a regular expression
                 return f"{side} with control characters"
             if settings.min_characters and len(text) < settings.min_characters:
                 return f"{side} shorter than {settings.min_characters:,} characters"
@@ -191,7 +197,7 @@ class PairFilter:
         if settings.reject_identical and texts[0] is not None and texts[0] == texts[1]:
             return "source and target equal"
         for side, text, language in zip(("source", "target"), texts, self.languages):
-            if text and language and identify_language(text) not in ("", language):
+            if text and language and identify_language(text) not in ("", language):  # "": not certain
                 return f"{side} not in {language}, as identified by lingua"
         return ""
 
@@ -228,7 +234,8 @@ def clean_corpora(
     """
     pair_filter = PairFilter(settings, sides=data_format.text_sides, languages=languages)
     measured = _measure(pair_filter, data_format, corpora, folder, parallel, log)
-    usual = measured.reject_unusual_lengths(settings.max_length_ratio or 0)  # descriptions of what is usual
+    # sentences for the report about the usual lengths and scripts of the corpora
+    usual = measured.reject_unusual_lengths(max_ratio=settings.max_length_ratio or 0)
     usual += measured.reject_other_scripts() if settings.match_script else []
     if settings.deduplicate:
         measured.reject_duplicates()
@@ -255,21 +262,22 @@ def _measure(
     parallel: OrderedMap,
     log: Log,
 ) -> MeasuredPairs:
-    """Measure all pairs of corpora (see PairFilter), and return the measures, which are in a temporary file.
+    """Measure all pairs of corpora, and return the measures, which are in a temporary file in `folder`.
 
-    `parallel` maps a function over chunks of pairs in worker processes, in order.
+    `pair_filter` measures a chunk of pairs: hashes, ratio of lengths, scripts and a reason to remove a pair, if any;
+    `parallel` maps it over the chunks in worker processes, in order.
     """
     reasons: dict[str, int] = {"": KEPT}  # numbers by reason
     scripts: dict[str, int] = {"": 0}  # numbers by script
     script_counts = Counter[str](), Counter[str]()  # texts of the source and of the target by main script
-    pairs = [0] * len(corpora)
-    progress = ProgressLogger("examined", log)
+    pairs = [0] * len(corpora)  # number of pairs per corpus
+    progress = ProgressLogger(done="examined", log=log)
     with tempfile.TemporaryFile(dir=folder) as file:
         for chunk in parallel(pair_filter, read_chunks(data_format, corpora)):
-            # numbers of this chunk → numbers of all chunks
+            # each chunk has its own numbers: translate them to those of all chunks
             new_reasons = [reasons.setdefault(reason, len(reasons)) for reason in chunk.reasons]
             new_scripts = [scripts.setdefault(script, len(scripts)) for script in chunk.scripts]
-            measures = chunk.measures.copy()  # which may be in memory shared with other processes
+            measures = chunk.measures.copy()  # the original may be in memory shared with other processes
             measures["reason"] = np.array(new_reasons, np.uint8)[measures["reason"]]
             measures["scripts"] = np.array(new_scripts, np.uint8)[measures["scripts"]]
             for total, counts in zip(script_counts, chunk.script_counts):
@@ -295,19 +303,20 @@ class MeasuredPairs:
     script_counts: tuple[Counter[str], Counter[str]]  # texts of the source and of the target by main script
 
     def reject_unusual_lengths(self, max_ratio: float) -> list[str]:
-        """Remove pairs whose ratio of lengths differs from the median by more than a factor; describe the median.
+        """Mark pairs as removed whose ratio of target to source characters differs too much from the median.
 
-        The median makes the filter fit texts whose target is always longer, and scripts of different density.
-        `max_ratio` is the factor; 0: remove none. The description is empty if nothing was compared.
+        Comparing with the median fits texts whose target is always longer, and scripts of different density.
+        `max_ratio` is the largest factor; 0: no limit, and nothing to report. Returns a sentence about the median.
         """
-        bins = np.zeros(2**16, np.int64)  # pairs by logarithm of the ratio
+        bins = np.zeros(2**16, np.int64)  # pairs by logarithm of the ratio, a 16-bit integer
         for block in self._blocks():
             # NO_RATIO is the smallest 16-bit number, so that the difference is an index from 0
             bins += np.bincount(block["ratio"].astype(np.int64) - NO_RATIO, minlength=2**16)
         bins[0] = 0  # pairs without a ratio
         if not max_ratio or not bins.sum():
             return []
-        median = int(np.searchsorted(np.cumsum(bins), bins.sum() / 2)) + NO_RATIO  # in steps, see RATIO_BINS
+        # binary logarithm of the ratio, times RATIO_BINS
+        median = int(np.searchsorted(np.cumsum(bins), bins.sum() / 2)) + NO_RATIO
         usual = f"{2 ** (median / RATIO_BINS):.2f}"
         reason = self._new_reason(f"lengths differ more than {max_ratio:g}-fold from {usual} to 1")
         for block in self._blocks():
@@ -317,13 +326,13 @@ class MeasuredPairs:
         return [f"usual: {usual} target characters per source character"]
 
     def reject_other_scripts(self) -> list[str]:
-        """Remove pairs with a side in another script than most texts of this side; return a note on each side.
+        """Mark pairs as removed that have a side in another script than most texts of it; return a note on each side.
 
-        A side of which no script has a share of MIN_MAIN_SCRIPT_SHARE is not filtered.
+        A side of which no script has a share of MIN_MAIN_SCRIPT_SHARE is not filtered. Texts without letters are kept.
         """
         notes = []
         for side, (name, counts) in enumerate(zip(("source", "target"), self.script_counts)):
-            if not counts.total():
+            if not counts.total():  # this side is not text, or has no letters
                 continue
             script, count = counts.most_common(1)[0]
             if count < MIN_MAIN_SCRIPT_SHARE * counts.total():
@@ -332,26 +341,30 @@ class MeasuredPairs:
             notes.append(f"usual: {name} in {script} script")
             reason = self._new_reason(f"{name} not in {script} script")
             for block in self._blocks():
-                is_other = ~np.isin(block["scripts"][:, side], (0, self.scripts.index(script)))  # 0: without letters
+                # numbers of scripts; 0: without letters
+                is_other = ~np.isin(block["scripts"][:, side], (0, self.scripts.index(script)))
                 block["reason"][is_other & (block["reason"] == KEPT)] = reason
         return notes
 
     def reject_duplicates(self) -> None:
-        """Remove pairs that are equal to an earlier one that is kept: those with equal hashes."""
-        self._reject_repeated(self.measures["hash"], self._new_reason("duplicate of an earlier pair"))
+        """Mark pairs as removed that are equal to an earlier one that is kept: those with equal hashes."""
+        self._reject_repeated(self.measures["hash"], reason=self._new_reason("duplicate of an earlier pair"))
 
     def reject_near_duplicates(self) -> None:
-        """Remove pairs with nearly the words of an earlier one that is kept: one of their MinHash bands is equal."""
+        """Mark pairs as removed that have nearly the words of an earlier one that is kept: an equal MinHash band.
+
+        A pair has BANDS hashes (bands), each of which is equal for two pairs if they have most words in common. A text
+        without words has the band NO_WORDS, which is not compared.
+        """
         reason = self._new_reason("nearly the same words as an earlier pair")
         for band in range(BANDS):
-            hashes = self.measures["bands"][:, band]  # NO_WORDS for a text without words
-            self._reject_repeated(hashes, reason, ignored=NO_WORDS)
+            self._reject_repeated(self.measures["bands"][:, band], reason=reason, ignored=NO_WORDS)
 
     def _reject_repeated(self, all_hashes: NDArray[Any], reason: int, ignored: int | None = None) -> None:
-        """Remove pairs with the hash of an earlier one that is kept, except those with the hash `ignored`.
+        """Mark pairs as removed that have the hash of an earlier one that is kept, unless it is the hash `ignored`.
 
-        `reason` is the number of the reason. So that memory is bounded, each pass over the pairs compares only hashes
-        with the same remainder.
+        `all_hashes` has one hash per pair, `reason` is the number with which pairs are marked. So that at most about
+        MAX_HASHES are in memory, each pass over the pairs compares only hashes with the same remainder.
         """
         num_passes = max(1, math.ceil(len(self.measures) / MAX_HASHES))
         for remainder in range(num_passes):
@@ -361,7 +374,7 @@ class MeasuredPairs:
                 compared = (block_hashes % np.uint64(num_passes) == remainder) & (block["reason"] == KEPT)
                 if ignored is not None:
                     compared &= block_hashes != ignored
-                rows = np.flatnonzero(compared)
+                rows = np.flatnonzero(compared)  # of the block
                 hashes = block_hashes[rows]
                 distinct, first = np.unique(hashes, return_index=True)
                 is_first = np.zeros(len(rows), bool)  # within the block
@@ -370,9 +383,9 @@ class MeasuredPairs:
                 seen = np.union1d(seen, distinct)
 
     def report(self, data_format: DataFormat, corpora: Sequence[Corpus], usual: list[str]) -> CleaningReport:
-        """Count the removed pairs by reason, and read the first of each again as examples.
+        """Count the removed pairs by reason, and read the first MAX_REMOVED_EXAMPLES of each again as examples.
 
-        `usual` describes the usual lengths and scripts of the corpora.
+        `usual` are sentences about the usual lengths and scripts of the corpora.
         """
         counts = np.zeros(256, np.int64)  # pairs by number of the reason, which is a byte
         examples: dict[int, list[int]] = {}  # indices of the first pairs by number of the reason
@@ -381,7 +394,7 @@ class MeasuredPairs:
             counts += np.bincount(block["reason"], minlength=256)
             for number in np.unique(block["reason"]).tolist():
                 indices = examples.setdefault(number, [])
-                if number != KEPT and len(indices) < MAX_REMOVED_EXAMPLES:
+                if number != KEPT and len(indices) < MAX_REMOVED_EXAMPLES:  # KEPT: the pair was not removed
                     rows = np.flatnonzero(block["reason"] == number)[: MAX_REMOVED_EXAMPLES - len(indices)]
                     indices += (rows + start).tolist()
             start += len(block)
@@ -394,7 +407,7 @@ class MeasuredPairs:
         return CleaningReport(pairs_read=len(self.measures), pairs=int(counts[KEPT]), removed=removed, usual=usual)
 
     def _blocks(self) -> Iterator[_Measures]:
-        """Yield the measures in blocks; changes of a block change the file."""
+        """Yield the measures in blocks of BLOCK_PAIRS pairs; changes of a block change the memory-mapped file."""
         for start in range(0, len(self.measures), BLOCK_PAIRS):
             yield self.measures[start : start + BLOCK_PAIRS]
 
@@ -419,7 +432,7 @@ def _read_pairs(data_format: DataFormat, corpora: Sequence[Corpus], indices: lis
 
 def main_script(text: str) -> str:
     """Return the script of most letters of a text, such as Latin; Han and kana count as one; "" without letters."""
-    if text.isascii():
+    if text.isascii():  # for speed
         return "Latin" if any(map(str.isalpha, text)) else ""
     counts: Counter[str] = Counter()
     for character, count in Counter(text).items():
@@ -429,9 +442,9 @@ def main_script(text: str) -> str:
 
 
 def letter_share(text: str) -> float:
-    """Return the share of letters and their marks in the characters of a text, spaces left out."""
+    """Return the share of letters and combining marks (Unicode) in the characters of a text, spaces left out."""
     characters = "".join(text.split())
-    if characters.isascii():
+    if characters.isascii():  # for speed
         return sum(map(str.isalpha, characters)) / max(1, len(characters))
     letters = sum(count for character, count in Counter(characters).items() if _is_letter_or_mark(character))
     return letters / max(1, len(characters))
@@ -439,18 +452,18 @@ def letter_share(text: str) -> float:
 
 @cache
 def _script(character: str) -> str:
-    """Return the script of a letter, such as Latin; EAST_ASIAN for Han and kana, "" if the character is no letter."""
+    """Return the script of a letter, such as Latin; Han and kana count as one, "" if the character is no letter."""
     script = script_of(character) or ""
     return EAST_ASIAN if script in EAST_ASIAN_SCRIPTS else script
 
 
 @cache
 def _is_letter_or_mark(character: str) -> bool:
-    """Whether a character is a letter, or a mark of one, such as a vowel sign."""
+    """Whether a character is a letter or a combining mark, such as a vowel sign, by its Unicode category."""
     return unicodedata.category(character)[0] in "LM"
 
 
 def _quote(text: str) -> str:
-    """Return a text in quotation marks, on one line, cut if it is long."""
+    """Return a text in quotation marks, on one line, cut to MAX_EXAMPLE_CHARACTERS."""
     text = " ".join(text.split())
     return f"“{text if len(text) <= MAX_EXAMPLE_CHARACTERS else text[: MAX_EXAMPLE_CHARACTERS - 1] + '…'}”"

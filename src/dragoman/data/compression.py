@@ -30,7 +30,7 @@ class Compression(NamedTuple):
 
 
 def _open_zstd(file: IO[bytes]) -> io.RawIOBase:
-    """Open a Zstandard file with the package zstandard; raise a UserError if it is missing."""
+    """Return a reader of a Zstandard file, by the package zstandard; raise a UserError if that is missing."""
     try:
         import zstandard
     except ImportError:
@@ -52,12 +52,15 @@ class _ZstdReader(io.RawIOBase):
         self.decompressed = memoryview(b"")  # bytes that were not read yet
 
     def readable(self) -> bool:
-        """Return True: the bytes can be read."""
+        """Return True, as io.RawIOBase requires of files that can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Write the next decompressed bytes into `buffer`, and return their number, 0 at the end of the file."""
-        while not self.decompressed:  # bytes that were not read yet
+        """Write the next decompressed bytes into `buffer`, and return their number, 0 at the end of the file.
+
+        A file that ends within a Zstandard frame, an independent part of compressed data, is an EOFError.
+        """
+        while not self.decompressed:  # until there are bytes that were not read yet
             chunk = self.file.read(ZSTD_CHUNK_BYTES)
             if not chunk:
                 if self.is_inside_frame:
@@ -69,12 +72,12 @@ class _ZstdReader(io.RawIOBase):
         return size
 
     def _decompress(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the decompressed bytes of a chunk, in which frames may end and begin."""
+        """Yield the decompressed bytes of a chunk, in which Zstandard frames (independent parts) may end and begin."""
         while chunk:
             self.is_inside_frame = True
             yield self.frame.decompress(chunk)
             chunk = b""
-            if self.frame.eof:
+            if self.frame.eof:  # the rest of the chunk belongs to the next frame
                 chunk, self.is_inside_frame = self.frame.unused_data, False
                 self.frame = self.decompressor.decompressobj()
 
@@ -93,7 +96,7 @@ COMPRESSIONS = (
 
 
 def without_compression_suffix(name: str) -> str:
-    """Return a file name without the suffix of its compression, such as .gz."""
+    """Return a file name without the suffix of its compression (.gz, .xz, .bz2 or .zst), if it has one."""
     for compression in COMPRESSIONS:
         if name.lower().endswith(compression.suffix):
             return name[: -len(compression.suffix)]
@@ -109,7 +112,8 @@ def file_extension(name: str) -> str:
 def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedReader]:
     """Yield a reader of the decompressed content of an open file, or the file itself if it is not compressed.
 
-    The first bytes show the compression; `path` names the file in errors.
+    The first bytes show the compression; `path` names the file in errors. Broken data, which is found when the content
+    is read, is a UserError.
     """
     head = file.peek(MAGIC_BYTES)
     compression = next((compression for compression in COMPRESSIONS if compression.matches(head)), None)
@@ -127,6 +131,6 @@ def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedRea
 def _is_broken_data(error: Exception) -> bool:
     """Whether an error says that compressed data is broken, and not that the file cannot be read."""
     data_errors = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
-    is_bzip2_error = isinstance(error, OSError) and error.errno is None  # the system's errors have a number
-    is_zstd_error = type(error).__name__ == "ZstdError"  # its package may be missing
+    is_bzip2_error = isinstance(error, OSError) and error.errno is None  # errors of the system have a number
+    is_zstd_error = type(error).__name__ == "ZstdError"  # by name, since the package may be missing
     return isinstance(error, data_errors) or is_bzip2_error or is_zstd_error

@@ -44,7 +44,7 @@ class SentencePair(NamedTuple):
 
     @property
     def source_with_features(self) -> str:
-        """The source as one text: with its features after a tab, if it has any."""
+        """The source as one text: with its features, such as V;PST, after a tab, if it has any."""
         return f"{self.source}\t{self.feature_symbols}" if self.feature_symbols else self.source
 
 
@@ -87,7 +87,10 @@ class Corpus:
         features: FeatureConfig | None = None,
         source_features: str | None = None,
     ) -> Corpus:
-        """Return the corpus of a source file, its target file and its file of features, with the columns of `data`."""
+        """Return the corpus of a source file, its target file and its file of features, with the columns of `data`.
+
+        A source that is the stem of a Moses corpus stands for its files: `corpus` for corpus.en and corpus.de.
+        """
         return cls(
             source=Path(source),
             target=Path(target) if target else None,
@@ -109,7 +112,7 @@ class Corpus:
 
     @property
     def files(self) -> list[Path]:
-        """Return the paths of all files of the corpus."""
+        """Return the paths of the source file and, if there is one, of the target file."""
         return [self.source] if self.target is None else [self.source, self.target]
 
     @property
@@ -132,7 +135,7 @@ class Corpus:
 
     @property
     def _is_array_file(self) -> bool:
-        """Whether the source is a file of arrays of feature vectors (.npy or .npz)."""
+        """Whether the source is a file of arrays of feature vectors (.npy or .npz), and no other format is declared."""
         return self.source.suffix.lower() in FEATURE_SUFFIXES and not self.format
 
     @property
@@ -147,9 +150,9 @@ class Corpus:
 
         if self._is_array_file:
             return False
-        if not self.source.is_file():  # a pipe can be read only once
+        if not self.source.is_file():  # a folder, or a pipe, which is not read here because that is possible only once
             return self.source.is_dir() and contains_media(self.source)
-        try:  # the first lines of a list
+        try:  # to read the first lines of a list
             sources = islice(self.read_sources(allow_empty=True), MEDIA_SAMPLE_LINES)
             texts = [pair.source for pair in sources]
         except UserError:  # not a list, or one with an error that is reported where the corpus is read
@@ -158,12 +161,19 @@ class Corpus:
 
     @property
     def has_target_text(self) -> bool:
-        """Whether the corpus has target texts, such as captions of its images: a target file, a folder or columns."""
+        """Whether the corpus has target texts, such as captions of its images.
+
+        They are in a target file, in a column, or they are the names of the subfolders of a folder; to read pairs of a
+        folder with neither is a UserError.
+        """
         return self.target is not None or self.source.is_dir() or self.file_format.has_both_sides
 
     @property
     def file_format(self) -> FileFormat:
-        """The declared format, or the one that the file names imply; raise a UserError if that is not possible."""
+        """The declared format, or the one that the file names imply.
+
+        An unknown format is a UserError, and so is a target file beside a file that has both sides.
+        """
         from dragoman.data.format_registry import FILE_FORMATS, format_by_name
 
         if self.format and self.format not in FILE_FORMATS:
@@ -200,18 +210,22 @@ class Corpus:
 
         file_format = self.file_format
         for path in self.files:
-            if path.is_fifo() or (path.is_dir() and contains_media(path)):  # a pipe can be opened only once
+            # a pipe can be opened only once, and a folder of images or sound has no file format
+            if path.is_fifo() or (path.is_dir() and contains_media(path)):
                 continue
             file_format.check_file(path)
         if self.source_features is not None:
             check_file(self.source_features)
 
     def open(self) -> AbstractContextManager[io.BufferedReader | BinaryIO]:
-        """Open the source file for reading, decompressed, unless it is open already."""
+        """Return `stream`, which is open already, if it is set; otherwise open the source file, decompressed."""
         return open_decompressed(self.source) if self.stream is None else nullcontext(self.stream)
 
     def read_lines(self, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (number from 1, text) for the lines of the source file; an empty file is a UserError by default."""
+        """Yield (number from 1, text) for the lines of the source file.
+
+        An empty file is a UserError unless `allow_empty`; an empty `stream`, such as standard input, is not.
+        """
         if self.stream is None:
             lines = read_raw_lines(self.source, allow_empty)
         else:
@@ -228,7 +242,10 @@ class Corpus:
         return (pair._replace(feature_symbols=features) for pair, features in with_features)
 
     def read_sources(self, allow_empty: bool = False) -> Iterator[SentencePair]:
-        """Read the source sentences only; the target is None."""
+        """Read the source sentences only; the target is None.
+
+        Features from a column follow their source after a tab. A file without sources is a UserError by default.
+        """
         for number, text in self.file_format.read_sources(self, allow_empty):
             yield SentencePair(text, target=None, corpus=self.name, line=number)
 
@@ -261,9 +278,9 @@ def zip_lines(items: Iterable[Item], path: Path, feature_file: Path) -> Iterator
 
 
 def language_file(stem: Path, language: str) -> Path | None:
-    """Return the file of a Moses corpus in one language, plain or compressed; None if there is none.
+    """Return the file of a Moses corpus in one language, such as corpus.en.gz for `stem` corpus; None if there is none.
 
-    The file of eng_Latn may also be that of en.
+    It may be plain or compressed. The file of eng_Latn may also be that of en.
     """
     suffixes = ("", *(kind.suffix for kind in COMPRESSIONS))
     names = [f"{stem.name}.{code}{suffix}" for code in language_spellings(language) for suffix in suffixes]

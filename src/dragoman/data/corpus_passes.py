@@ -42,7 +42,8 @@ class PairChunk(NamedTuple):
 def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_format: DataFormat) -> int:
     """Return the number of worker processes that read corpora: `requested`; None: one per CPU if the corpora are large.
 
-    It is always 1 for arrays of feature vectors, because copying them takes longer than processing them.
+    It is always 1 for arrays of feature vectors, because copying them takes longer than processing them. Corpora are
+    large from MIN_PARALLEL_BYTES of text or media files on.
     """
     has_media = data_format.source_is_features and all(corpus.has_media for corpus in corpora)  # images or sound
     if data_format.source_is_features and not has_media:
@@ -106,20 +107,23 @@ class HoldoutSampler:
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Add the hashes of the next pairs, except those that cannot be among the smallest."""
         self.num_pairs += len(hashes)
-        if len(self.smallest) == self.capacity:
+        if len(self.smallest) == self.capacity:  # full: larger hashes cannot be held out
             hashes = hashes[hashes <= self.smallest[-1]]
         self.buffer.append(hashes)
         if sum(map(len, self.buffer)) > MAX_BUFFERED_HASHES:
             self._merge_buffer()
 
     def choose(self) -> HoldoutSplit:
-        """Return the split that holds out the pairs with the smallest hashes; it is empty if all hashes are equal."""
+        """Return the split that holds out the pairs with the smallest hashes; it is empty if all hashes are equal.
+
+        Pairs with the same hash stay together: at least those with the smallest one, else at most `size`, are held out.
+        """
         self._merge_buffer()
         cumulative = np.cumsum(self.counts)[:-1]  # pairs up to each hash; the largest hash stays in training
         if not len(cumulative):
-            return HoldoutSplit(threshold=-1, pairs=0)
+            return HoldoutSplit(threshold=-1, pairs=0)  # no hash is as small as −1
         size = default_holdout_size(self.num_pairs) if self.size is None else self.size
-        chosen = max(1, int(np.searchsorted(cumulative, size, side="right")))
+        chosen = max(1, int(np.searchsorted(cumulative, size, side="right")))  # number of hashes
         return HoldoutSplit(threshold=int(self.smallest[chosen - 1]), pairs=int(cumulative[chosen - 1]))
 
     def _merge_buffer(self) -> None:
@@ -134,7 +138,7 @@ class HoldoutSampler:
 def source_hashes(pairs: Iterable[SentencePair]) -> NDArray[np.uint64]:
     """Hash the sources of the pairs that can be validation pairs: those without an empty source or target.
 
-    The target is None in monolingual data.
+    Monolingual data, whose target is None, needs only a source.
     """
     usable = (pair for pair in pairs if pair.source.strip() and (pair.target is None or pair.target.strip()))
     return np.fromiter(map(_holdout_hash, usable), np.uint64)
@@ -146,7 +150,10 @@ def default_holdout_size(num_pairs: int) -> int:
 
 
 def _holdout_hash(pair: SentencePair) -> int:
-    """Return a 64-bit hash of the text that is held out as a whole: lines of a document, or the source of a pair."""
+    """Return a 64-bit hash of what is held out as a whole: the lines of a part of a document, or the source of a pair.
+
+    `holdout_unit` names the part of a document; it is empty for other data.
+    """
     unit = (pair.holdout_unit or pair.source_with_features).encode()
     return int.from_bytes(blake2b(unit, digest_size=8, salt=b"hold out").digest(), "little")
 
@@ -177,13 +184,13 @@ def survey_corpora(
     of pairs in worker processes, in order; `log` prints progress.
     """
     survey = CorpusSurvey(HoldoutSampler(holdout_size))
-    progress = ProgressLogger("read", log)
+    progress = ProgressLogger(done="read", log=log)
     for chunk in parallel(_survey_chunk, read_chunks(data_format, corpora)):
         survey.pairs += chunk.pairs
         survey.source_words += chunk.source_words
         survey.target_words += chunk.target_words
         survey.copying += chunk.copying
-        if chunk.text_counts is not None:
+        if chunk.text_counts is not None:  # of a large corpus, the text of only some chunks is counted
             survey.text_counts.merge(chunk.text_counts)
         survey.holdout.add(chunk.source_hashes)
         progress(survey.pairs)
@@ -205,14 +212,17 @@ class ChunkSurvey(NamedTuple):
 
 
 def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
-    """Count the pairs and the text of a chunk, hash its sources, and collect evidence of copying."""
+    """Count the pairs and the text of a chunk, hash its sources, and collect evidence of what targets copy.
+
+    Sources that are feature vectors (`features`) have no words.
+    """
     pairs = list(map(SentencePair._make, chunk.pairs))
     source_words = sum(pair.source.count(" ") + 1 for pair in pairs if pair.source and pair.features is None)
     target_words = sum(pair.target.count(" ") + 1 for pair in pairs if pair.target)
     copying = CopyEvidence()
     for index, pair in enumerate(pairs):
         if pair.target is not None and pair.features is None:
-            # numbers and marks within lines are compared in a sample of the pairs only
+            # numbers and punctuation marks within lines are compared in a sample of the pairs only
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
     text_counts = count_chunk(pairs) if is_profiled(chunk.number) else None  # of a large corpus only a sample
@@ -259,7 +269,8 @@ class ChunkEncoder:
         train: list[SentencePair] = []
         held_out: list[SentencePair] = []
         for pair in map(SentencePair._make, chunk.pairs):  # from plain tuples
-            (held_out if self.holdout and pair in self.holdout else train).append(pair)
+            is_held_out = self.holdout is not None and pair in self.holdout
+            (held_out if is_held_out else train).append(pair)
         tag_ids = self.tag_ids[chunk.corpus] if self.tag_ids else ()  # are prepended to the sources of this corpus
         return EncodedChunk(
             chunk.corpus,
@@ -269,7 +280,7 @@ class ChunkEncoder:
         )
 
     def _encode(self, pairs: list[SentencePair], tag_ids: Sequence[int]) -> InspectedColumns:
-        """Encode and count pairs, drop unusable ones, and prepend `tag_ids` to the sources."""
+        """Encode and count pairs, drop those with an empty or overlong side, and prepend `tag_ids` to the sources."""
         vocab_sizes = self.encoding.source_tokenizer.vocab_size, self.encoding.target_tokenizer.vocab_size
         encoded = self.data_format.encode(pairs, self.encoding) if pairs else []
         kept, counts = inspect_chunk(encoded, self.data_format, self.encoding, tag_ids)
@@ -287,7 +298,7 @@ class ProgressLogger:
         self.start = self.last = time.monotonic()
 
     def __call__(self, count: int) -> None:
-        """Log the number of pairs processed so far, unless the last message is less than ten seconds old."""
+        """Log `count`, the pairs processed so far, unless the last message is less than ten seconds old."""
         if (now := time.monotonic()) - self.last >= SECONDS_BETWEEN_LOGS:
             self.last, speed = now, count / (now - self.start)
             remaining = f", {max(0, self.total - count) / speed:,.0f} s left" if self.total else ""

@@ -63,7 +63,7 @@ class DataFormat:
     @property
     def key(self) -> tuple[str, dict[str, Any]]:
         """Name and settings of the format: two formats with equal keys read the same pairs."""
-        return self.name, vars(self)  # vars: the normalizer, if there is one
+        return self.name, vars(self)  # attributes of the object: the normalizer, if it was set
 
     @property
     def text_sides(self) -> tuple[bool, bool]:
@@ -92,7 +92,7 @@ class DataFormat:
         return pairs if corpus.kept is None else corpus.kept.select(pairs)
 
     def source_texts(self, pair: SentencePair) -> list[str]:
-        """Return the texts of a source, which are tokenized one by one."""
+        """Return the texts of a source, which are tokenized one by one: a single one, except in dialogues."""
         return [pair.source]
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
@@ -104,7 +104,10 @@ class DataFormat:
         return list(map(EncodedPair, pairs, sources, targets))
 
     def chunks(self, pairs: Iterable[SentencePair]) -> Iterator[list[SentencePair]]:
-        """Split a stream of pairs into chunks with a bounded amount of text."""
+        """Split a stream of pairs into chunks of at most `max_chunk_pairs` pairs.
+
+        A chunk also ends with the pair that brings it to `max_chunk_characters`, so that memory is bounded.
+        """
         chunk: list[SentencePair] = []
         characters = 0
         for pair in pairs:
@@ -153,7 +156,7 @@ class DocumentFormat(MonolingualFormat):
         """Yield the lines of documents, which blank lines separate.
 
         Up to HOLDOUT_UNIT_LINES lines of a document are a unit, named by its first line: it is validation data as a
-        whole, or not at all.
+        whole, or not at all. The first line of a unit does not follow the line before it.
         """
         unit, lines = "", 0  # first line of the present unit, and number of its lines so far
         for pair in corpus.read_sources():
@@ -183,7 +186,7 @@ class TaggingFormat(DataFormat):
     name, item_name, target_is_labels = "tags", "sentences", True
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
-        """Normalize the letters of the words; their number must not change, and tags stay as they are."""
+        """Normalize the letters of the words, but not their number, as each has a tag; tags stay as they are."""
         return pair._replace(source=self.normalizer.normalize_words(pair.source))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
@@ -198,7 +201,7 @@ class TaggingFormat(DataFormat):
                 )
         encoded = encode_words(sentences, encoding.source_tokenizer)
         return [
-            EncodedPair(pair, *align_tags(words, word_tags, pad=encoding.framing.pad))  # ids and labels
+            EncodedPair(pair, *align_tags(words, word_tags, pad=encoding.framing.pad))  # source ids, labels
             for pair, words, word_tags in zip(pairs, encoded, tags)
         ]
 
@@ -213,7 +216,10 @@ class LabeledTextFormat(DataFormat):
         return pair._replace(source=self.normalizer(pair.source))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize texts, of which long ones are truncated, and look up their labels."""
+        """Tokenize texts, of which long ones are truncated to `max_length` tokens, and look up their labels.
+
+        The label must be a single token of the target tokenizer.
+        """
         labels = encoding.target_tokenizer.encode_batch([(pair.target or "").strip() for pair in pairs])
         for pair, ids in zip(pairs, labels):
             if len(ids) != 1:
@@ -246,10 +252,13 @@ class DialogueFormat(DataFormat):
         return pair.source.split("\t")
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the turns of every dialogue, and join them with BOS and EOS; the target is the labels of replies."""
+        """Tokenize the turns of every dialogue, and join them with BOS and EOS to the source.
+
+        The target is a label for each token of the source: the next token where that belongs to a reply, otherwise PAD.
+        """
         dialogues = encode_words([self.source_texts(pair) for pair in pairs], encoding.source_tokenizer)
         return [
-            EncodedPair(pair, *encode_dialogue(turns, framing=encoding.framing))  # ids and labels; special tokens
+            EncodedPair(pair, *encode_dialogue(turns, framing=encoding.framing))  # source ids, labels
             for pair, turns in zip(pairs, dialogues)
         ]
 
@@ -282,12 +291,15 @@ DATA_FORMATS: dict[str, DataFormat] = {data_format.name: data_format() for data_
 
 
 def detect_data_format(corpus: Corpus) -> DataFormat:
-    """Detect the format of a corpus from its files and its first line: pairs, text, turns or features."""
+    """Detect the format of a corpus from its files and its first line: pairs, text, turns or features.
+
+    "text" is monolingual, "turns" are dialogues, and "features" are vectors in place of source text.
+    """
     return DATA_FORMATS["features" if corpus.has_features else corpus.file_format.data_format(corpus)]
 
 
 def has_references(corpus: Corpus) -> bool:
-    """Whether a corpus has targets or replies to compare with."""
+    """Whether a corpus has targets, or replies of dialogues, with which the output of a model can be compared."""
     data_format = detect_data_format(corpus)
     if data_format.source_is_features:
         return corpus.has_target_text
@@ -330,7 +342,7 @@ def _split_line(pair: SentencePair, ids: list[int], encoding: Encoding) -> Itera
     A row also has a flag if it follows the row before it in the same document.
     """
     max_length = encoding.max_length
-    follows = FOLLOWS_PREVIOUS_ROW if pair.follows_previous else 0
+    follows = FOLLOWS_PREVIOUS_ROW if pair.follows_previous else 0  # flag of the first row
     if len(ids) <= max_length:
         yield EncodedPair(pair, source=ids, target=None, flags=follows)
         return
@@ -338,5 +350,5 @@ def _split_line(pair: SentencePair, ids: list[int], encoding: Encoding) -> Itera
         row = ids[start : start + max_length]
         flags = FOLLOWS_PREVIOUS_ROW | STARTS_MID_LINE if start else follows
         flags |= ENDS_MID_LINE if start + max_length < len(ids) else 0
-        text = encoding.source_tokenizer.decode(row)
+        text = encoding.source_tokenizer.decode(row)  # the part of the line that the row contains
         yield EncodedPair(pair._replace(source=text), source=row, target=None, flags=flags)

@@ -38,7 +38,7 @@ class EpochOrder:
     def __init__(
         self, counts: Sequence[int], seed: int, shuffle: bool = True, draws: Sequence[int] | None = None
     ) -> None:
-        """Check that no pairs are drawn from an empty corpus.
+        """Raise a ValueError if pairs are drawn from an empty corpus, or `draws` has not one number per corpus.
 
         Args:
             counts: number of pairs of each corpus.
@@ -65,7 +65,7 @@ class EpochOrder:
         its n pairs, and each pass is permuted.
         """
         draws = np.arange(start, min(stop, len(self)), dtype=np.int64)
-        if self.shuffle and len(self) > MIN_BLOCKS:
+        if self.shuffle and len(self) > MIN_BLOCKS:  # large: blocks of neighbors are permuted, so separate their pairs
             draws = _scatter(draws, len(self), _round_keys(self.seed, purpose=_SCATTER_KEY, numbers=[epoch]))
         if self.shuffle and len(self.counts) > 1:
             draws = _permute(draws, len(self), _round_keys(self.seed, purpose=_MIXTURE_KEY, numbers=[epoch]))
@@ -92,7 +92,7 @@ def draws_per_corpus(
 
     The share of a corpus of n pairs is proportional to its weight, or to n^(1/τ) with a temperature τ (Arivazhagan et
     al. 2019): τ = 1 is proportional to the size, a large τ uniform. By default all pairs are drawn once. Remainders go
-    to the corpora with the largest fractional parts.
+    to the corpora with the largest fractional parts. Empty corpora have no draws.
     """
     sizes = np.array(counts, np.float64)
     if not weights and temperature is None:
@@ -104,7 +104,7 @@ def draws_per_corpus(
     quotas = int(sizes.sum()) * (shares / shares.sum())
     draws = np.floor(quotas).astype(np.int64)
     remainder = int(sizes.sum() - draws.sum())
-    draws[np.argsort(draws - quotas, kind="stable")[:remainder]] += 1
+    draws[np.argsort(draws - quotas, kind="stable")[:remainder]] += 1  # where rounding down has lost most
     return [int(count) for count in draws]
 
 
@@ -119,7 +119,10 @@ def random_keys(seed: int, purpose: int, numbers: ArrayLike) -> UInt64Array:
 
 
 def _round_keys(seed: int, purpose: int, numbers: ArrayLike) -> Keys:
-    """Derive N permutation keys from the seed, a purpose and N numbers: N × FEISTEL_ROUNDS."""
+    """Derive the keys of N permutations, one key per round of a Feistel network: N × FEISTEL_ROUNDS.
+
+    They depend on the seed, the purpose (any number that names the use), and the number of each permutation.
+    """
     keys = random_keys(seed, purpose, numbers)
     return splitmix64(keys[:, None] + GOLDEN_GAMMA * np.arange(1, FEISTEL_ROUNDS + 1, dtype=np.uint64))
 
@@ -129,11 +132,11 @@ def _scatter(positions: Indices, size: int, keys: Keys) -> Indices:
 
     `keys` (1 × FEISTEL_ROUNDS) determine the permutation.
     """
-    last = size // SCATTER_SPAN - 1  # the last span includes the remainder
+    last = size // SCATTER_SPAN - 1  # index of the last span, which includes the remainder
     span = np.minimum(positions // SCATTER_SPAN, last)
-    scattered = positions - span * SCATTER_SPAN
+    scattered = positions - span * SCATTER_SPAN  # positions within the span
     for selected, width in ((span < last, SCATTER_SPAN), (span == last, size - last * SCATTER_SPAN)):
-        span_keys = keys[:1] + splitmix64(span[selected].astype(np.uint64))[:, None]
+        span_keys = keys[:1] + splitmix64(span[selected].astype(np.uint64))[:, None]  # another permutation per span
         scattered[selected] = _permute_numbers(scattered[selected].astype(np.uint64), width, span_keys)
     return span * SCATTER_SPAN + scattered
 
@@ -144,7 +147,7 @@ def _permute(positions: Indices, size: int, keys: Keys, key_rows: Indices | None
     `keys` (N × FEISTEL_ROUNDS) determine N permutations; `key_rows` selects that of each position, None: the first one.
     The last block may be shorter: results outside the range are permuted again until they are inside (cycle walking).
     """
-    block_size = max(1, min(MAX_BLOCK_PAIRS, size // MIN_BLOCKS))  # 1 in a small range
+    block_size = max(1, min(MAX_BLOCK_PAIRS, size // MIN_BLOCKS))  # positions; 1 in a small range
     num_blocks = -(-size // block_size)  # rounded up
     permuted = positions.copy()
     outside = np.arange(len(positions))  # indices of the positions whose result is not inside the range
@@ -160,10 +163,10 @@ def _permute(positions: Indices, size: int, keys: Keys, key_rows: Indices | None
 def _permute_numbers(numbers: UInt64Array, size: int, keys: Keys) -> Indices:
     """Apply a permutation of 0 … size − 1 with one key for all numbers, or a key per number.
 
-    A Feistel network permutes the next even power of two; results outside the range are permuted again until they are
-    inside (cycle walking: Black & Rogaway 2002), on average at most four times.
+    A Feistel network permutes the numbers below the next even power of two; results outside the range are permuted
+    again until they are inside (cycle walking: Black & Rogaway 2002), on average at most four times.
     """
-    outside = np.arange(len(numbers))
+    outside = np.arange(len(numbers))  # indices of the numbers whose result is not inside the range
     while len(outside):
         numbers[outside] = _feistel(numbers[outside], size, keys if len(keys) == 1 else keys[outside])
         outside = outside[numbers[outside] >= size]

@@ -25,7 +25,7 @@ from dragoman.data.text_files import open_file, read_lines
 from dragoman.errors import UserError
 
 FeatureArray = NDArray[np.float32]
-_NUMBERS = "fiub"  # the kinds of numpy's dtypes that are numbers: floating-point, signed, unsigned, boolean
+_NUMBER_KINDS = "fiub"  # the kinds of numpy's dtypes that are numbers: floating-point, signed, unsigned, boolean
 
 
 def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
@@ -56,7 +56,7 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
             )
         line, text = target
         digest = blake2b(np.ascontiguousarray(features).data, digest_size=8).hexdigest()
-        description = f"{describe_features(features)} {digest}" if len(features) else ""
+        description = f"{describe_features(features)} {digest}" if len(features) else ""  # "": an empty source
         yield SentencePair(description, text, corpus.name, line, features=features)
 
 
@@ -68,19 +68,22 @@ def feature_dim(corpus: Corpus) -> int:
 
 
 def describe_features(features: NDArray[Any]) -> str:
-    """Describe the feature vectors of a source, S F, by their shape, such as 12×80."""
+    """Describe the feature vectors of a source, S F, by their shape, such as 12×80 for 12 vectors of 80 numbers."""
     return f"{len(features)}×{features.shape[-1]}"
 
 
 def check_features(features: Any, size: int, name: str = "a source") -> FeatureArray:
-    """Convert one example to float32, S F; raise a UserError unless its vectors have the given size."""
+    """Convert one example to float32, S F; raise a UserError unless its vectors consist of `size` finite numbers.
+
+    `name` is that of the example in error messages.
+    """
     if isinstance(features, str):
         raise UserError(
             f"this run reads vectors of {size} features, not text: pass arrays, an .npz file, or a list of image or "
             "sound files"
         )
     array = np.asarray(features)
-    if array.dtype.kind not in _NUMBERS:
+    if array.dtype.kind not in _NUMBER_KINDS:
         raise UserError(f"the feature array of {name} must be numbers, but has the type {array.dtype}: convert it")
     if array.ndim != 2 or array.shape[1] != size:
         shape = " × ".join(map(str, array.shape))
@@ -100,7 +103,7 @@ class FeatureFile:
     def __init__(self, path: Path) -> None:
         """Open the file; raise a UserError if it has no vectors."""
         self.path = path
-        self.values, self.lengths = _open_examples(path)
+        self.values, self.lengths = _open_examples(path)  # vectors of all examples, N F; vectors of each example
         self.dim: int = self.values.shape[-1]  # numbers per vector
         if not len(self.lengths) or not self.dim:
             raise _invalid_file(path, "is empty")
@@ -111,25 +114,28 @@ class FeatureFile:
 
     def __iter__(self) -> Iterator[FeatureArray]:
         """Yield the float32 vectors of every example, S F."""
-        end = 0
+        end = 0  # of the present example among the vectors of all examples
         for number, length in enumerate(self.lengths.tolist(), 1):
             start, end = end, end + length
             yield check_features(self.values[start:end], size=self.dim, name=f"{self.path}, example {number:,}")
 
 
 def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return all vectors, N F, and the number of vectors of each example."""
+    """Return all vectors of a feature file, N F, and the number of vectors of each example.
+
+    An .npy file has one array, examples × length × features; an .npz file has the arrays `values` and `lengths`.
+    """
     arrays = _open_arrays(path)
     if "" in arrays:  # the array of an .npy file
         array = arrays[""]
-        if array.ndim != 3 or array.dtype.kind not in _NUMBERS:
+        if array.ndim != 3 or array.dtype.kind not in _NUMBER_KINDS:
             raise _invalid_file(path, f"contains an array of {_describe_array(array)}")
         count, length, features = array.shape
         return array.reshape(count * length, features), np.full(count, length)
     if missing := [name for name in ("values", "lengths") if name not in arrays]:
         raise _invalid_file(path, f"has no array {missing[0]!r}, only {sorted(arrays)}")
     values, lengths = arrays["values"], arrays["lengths"]
-    if values.ndim != 2 or values.dtype.kind not in _NUMBERS:
+    if values.ndim != 2 or values.dtype.kind not in _NUMBER_KINDS:
         actual = _describe_array(values)
         raise UserError(
             f"{path}: 'values' must be numbers of shape vectors × features, but is {actual}: write it again"
@@ -148,7 +154,7 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def _invalid_file(path: Path, problem: str) -> UserError:
-    """Return the error for a file that does not contain examples as expected."""
+    """Return the error for a feature file with a problem, such as "is empty": it says what such a file must contain."""
     return UserError(
         f"the feature file {path} {problem}: expected an array of examples × length × features (.npy), or 'values' and "
         "'lengths' (.npz)"
@@ -175,7 +181,7 @@ def _open_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """Open an array of an .npz file: memory-mapped unless it is compressed."""
+    """Open the array in a member of an .npz file, which is a ZIP archive: memory-mapped unless it is compressed."""
     if info.compress_type == zipfile.ZIP_STORED:
         with open_file(path) as file:
             # A ZIP member begins with a header, whose bytes 26 to 29 are the lengths of two fields before the array.
@@ -195,10 +201,10 @@ def _map_array(path: Path, file: BinaryIO) -> NDArray[Any]:
         raise ValueError("it has no numpy header") from None
     if version not in headers:
         raise ValueError(f"format version {version} is not supported")
-    shape, fortran, dtype = headers[version](file)
+    shape, is_fortran, dtype = headers[version](file)  # whether columns, not rows, are contiguous
     if dtype.hasobject:
         raise ValueError("it contains pickled Python objects, which are never loaded")
-    if not np.prod(shape):
+    if not np.prod(shape):  # an empty array cannot be mapped
         return np.empty(shape, dtype)
-    order: Literal["F", "C"] = "F" if fortran else "C"
+    order: Literal["F", "C"] = "F" if is_fortran else "C"
     return np.memmap(path, dtype, mode="r", offset=file.tell(), shape=shape, order=order)

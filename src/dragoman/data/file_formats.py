@@ -25,7 +25,7 @@ DELIMITERS = ",;\t|"  # of CSV files; the one that occurs most often in the firs
 MAX_FIELD_CHARACTERS = 2**24  # of CSV: a quote that is never closed must not read the file into memory
 MAX_SHOWN_COLUMNS = 20  # in messages
 #: columns of features in TSV of the shared tasks of SIGMORPHON: lemma, form, features; later lemma, features, form
-FEATURES_COLUMNS = ("2", "1")
+SIGMORPHON_FEATURES_COLUMNS = ("2", "1")
 FEATURE_SAMPLE_ROWS = 1000  # in which features are looked for
 
 
@@ -70,18 +70,22 @@ class FileFormat:
         return corpus.read_lines(allow_empty)
 
     def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
-        """Return which column seems to hold features, which `separator` separates: settings of the section `data`.
+        """Return settings of the section `data` for a column that seems to hold features such as V;PST; {} without one.
 
-        They are `features_column`, and `target_column` if the features are where the target usually is; none without.
+        They are `features_column`, and `target_column` if the features are where the target usually is. `separator`
+        separates the features. Text files have no columns.
         """
         return {}
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield (line number, turns) for every dialogue; None where a line is not a dialogue."""
+        """Yield (line number, turns) for every line, a dialogue of tab-separated turns.
+
+        Formats in which a line may be something else yield None in place of its turns.
+        """
         return ((number, text.split("\t")) for number, text in corpus.read_lines())
 
     def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
-        """Yield what a command processes: sources, or the turns of lines that are marked as dialogues."""
+        """Yield the inputs of a command: sources; formats that mark dialogues yield the turns of these as a list."""
         return (text for _, text in self.read_sources(corpus, allow_empty))
 
 
@@ -91,34 +95,37 @@ class ColumnFormat(FileFormat):
     has_both_sides = True
 
     def data_format(self, corpus: Corpus) -> str:
-        """Return the name of the data format that suits the corpus: "pairs", or "text" if there is no target column."""
+        """Return the name of the data format, "pairs"; formats with named columns also have "text" (no targets)."""
         return "pairs"
 
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield (line number, texts of the chosen columns) for every record; none is a UserError by default."""
+        """Yield (line number, texts of the chosen columns) for every record.
+
+        A file without records is a UserError unless `allow_empty`.
+        """
         raise NotImplementedError
 
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
-        """Yield the source and target column of every record, and the features of the source, if there are any."""
+        """Yield the source and target column of every record, and features of the source such as V;PST, if any."""
         columns = (*corpus.columns, *corpus.feature_columns)
-        for line, (source, target, *features) in self.read_columns(corpus, columns):
+        for line, (source, target, *features) in self.read_columns(corpus, columns):  # one column of features or none
             yield SentencePair(source, target, corpus=corpus.name, line=line, feature_symbols="".join(features))
 
     def read_sources(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (line number, source column) for every record; features of the source follow after a tab."""
-        columns = (*corpus.columns[:1], *corpus.feature_columns)
+        """Yield (line number, source) for every record; features of the source such as V;PST follow after a tab."""
+        columns = (*corpus.columns[:1], *corpus.feature_columns)  # without the target
         for line, texts in self.read_columns(corpus, columns, allow_empty):
             yield line, "\t".join(texts)
 
 
-def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool = False) -> str | None:
+def find_column(choice: ColumnChoice, names: Sequence[str], by_order: bool = False) -> str | None:
     """Return which of the columns `names` of a file is chosen; None if there is no such column.
 
     Unless the user has named a column, it is the one that has the name of its language (`en` or `translation.en`) or of
-    its role (`source`). If there is none, and with `only_columns`, a file of two columns has source and target in this
-    order.
+    its role (`source`). If there is none, and with `by_order`, the columns of a file that has just two are source and
+    target.
     """
     if choice.column is not None:
         return str(choice.column) if str(choice.column) in names else None
@@ -126,7 +133,7 @@ def find_column(choice: ColumnChoice, names: Sequence[str], only_columns: bool =
     language_names = [name for code in codes for name in (code, f"translation.{code}")]
     if chosen := next((name for name in [*language_names, choice.role] if name in names), None):
         return chosen
-    if only_columns and len(names) == 2:
+    if by_order and len(names) == 2:
         return names[1] if choice.role == "target" else names[0]
     return None
 
@@ -137,7 +144,7 @@ def find_columns(columns: Sequence[ColumnChoice], names: Sequence[str]) -> list[
     If the user has chosen no column, and the file has just two, these are source and target.
     """
     nothing_chosen = all(choice.column is None for choice in columns)
-    return [find_column(choice, names, only_columns=nothing_chosen) for choice in columns]
+    return [find_column(choice, names, by_order=nothing_chosen) for choice in columns]
 
 
 def pairs_or_text(corpus: Corpus, names: Sequence[str]) -> str:
@@ -198,26 +205,37 @@ class DelimitedFormat(ColumnFormat):
                 ) from None
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
-        """Yield (line number, turns of a dialogue) for every row after the header: its fields are the turns."""
+        """Yield (line number, turns of a dialogue) for every row after the header: its fields are the turns.
+
+        Tabs within a turn become spaces, because dialogues are stored with tabs between turns.
+        """
         rows = self.rows(corpus, allow_empty=False)
         for index, (line, fields) in enumerate(rows):
             if index > 0 or not self._has_header(corpus, fields):
                 yield line, [field.replace("\t", " ") for field in fields]
 
     def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
-        """Return the column "features" of the header, or without one the third or second one if it looks like them."""
+        """Return the settings for a column of features such as V;PST (see `separator`): {} if none is found.
+
+        It is the column "features" of the header. Without a header it is column 2 or 1 (from 0) if it looks like
+        features; the target is then expected in column 2 if the features are in column 1, its usual place.
+        """
         rows = [fields for _, fields in islice(self.rows(corpus, allow_empty=False), FEATURE_SAMPLE_ROWS)]
         if self._has_header(corpus, rows[0]):
             return {"features_column": "features"} if "features" in _header_names(rows[0]) else {}
         source, target = (None if choice.column is None else str(choice.column) for choice in corpus.columns)
-        for column in FEATURES_COLUMNS if min(map(len, rows)) > 2 else ():
+        for column in SIGMORPHON_FEATURES_COLUMNS if min(map(len, rows)) > 2 else ():
             if column not in (source, target) and _holds_features([row[int(column)] for row in rows], separator):
                 is_usual_target = column == "1" and target is None and source != "2"
                 return {"features_column": column} | ({"target_column": "2"} if is_usual_target else {})
         return {}
 
     def _has_header(self, corpus: Corpus, first_row: list[str]) -> bool:
-        """Whether the first row names the columns: if that is declared, usual, or if a column is chosen by name."""
+        """Whether the first row names the columns.
+
+        That is so if it is declared (`corpus.header`), if it is usual in the format, if a column is chosen by name, or
+        if none is chosen and the first row names the languages of source and target.
+        """
         if corpus.header is not None:
             return corpus.header
         if self.header_is_usual:
@@ -233,7 +251,8 @@ class DelimitedFormat(ColumnFormat):
     ) -> list[int]:
         """Return the positions of the chosen columns in a row, from 0.
 
-        Columns are chosen by name if `first_row` is a header, or by number; by default they are source and target.
+        Columns are chosen by name if `first_row` is a header, or by number. By default the source is column 0 and the
+        target column 1, or in a file with a header those with their names.
         """
         if not has_header:
             defaults = {"source": 0, "target": 1, "features": 0}
@@ -267,9 +286,9 @@ def _header_names(row: list[str]) -> list[str]:
 def _holds_features(values: Sequence[str], separator: str) -> bool:
     """Whether texts look like features such as V;PST: most have the separator, none a space, and the names repeat."""
     separated = [value for value in values if separator in value]
-    names = {name for value in values for name in value.split(separator)}
+    names = {name for value in values for name in value.split(separator)}  # different ones, such as V and PST
     has_spaces = any(character.isspace() for value in values for character in value.strip())
-    names_repeat = len(names) <= 10 + len(values)  # ten more than texts, since a small sample has few repetitions
+    names_repeat = len(names) <= 10 + len(values)  # 10: in a small sample, few names repeat
     return not has_spaces and 2 * len(separated) > len(values) and names_repeat
 
 
@@ -307,7 +326,7 @@ class CommaSeparatedFormat(DelimitedFormat):
             for fields in reader:
                 if fields:
                     yield line, fields
-                line = reader.line_num + 1
+                line = reader.line_num + 1  # where the next row begins
         except csv.Error as error:
             raise UserError(
                 f"{corpus.source}, line {line:,} is not valid CSV ({error}): put texts with quotes, delimiters or line "
@@ -326,7 +345,10 @@ class JsonLinesFormat(ColumnFormat):
     name, suffixes = "jsonl", (".jsonl", ".ndjson", ".json")
 
     def data_format(self, corpus: Corpus) -> str:
-        """Return the name of the data format that suits the first line: "turns" (dialogues), "pairs" or "text"."""
+        """Return the name of the data format that suits the first line: "turns" (dialogues), "pairs" or "text".
+
+        It is "text" (sources without targets) if the user has chosen only the key of sources, and there is no target.
+        """
         line, text = next(iter(corpus.read_lines()))
         record = parse_object(text, corpus.source, line)
         if self._record_turns(record, corpus, line) is not None:
@@ -338,7 +360,7 @@ class JsonLinesFormat(ColumnFormat):
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield (line number, strings at the chosen keys) for every line; raise a UserError if one is missing."""
+        """Yield (line number, strings at the chosen keys) for every line; raise a UserError if a key is missing."""
         for line, text in corpus.read_lines(allow_empty):
             record = parse_object(text, corpus.source, line)
             yield line, self._strings(record, columns, corpus.source, line)
@@ -358,7 +380,7 @@ class JsonLinesFormat(ColumnFormat):
             yield turns if turns is not None else "\t".join(self._strings(record, columns, corpus.source, line))
 
     def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
-        """Return the key "features" if the first line has it with a string."""
+        """Return the setting `features_column` = "features" if the first line has this key, with a string; else {}."""
         line, text = next(iter(corpus.read_lines()))
         has_features = isinstance(parse_object(text, corpus.source, line).get("features"), str)
         return {"features_column": "features"} if has_features else {}
@@ -375,7 +397,7 @@ class JsonLinesFormat(ColumnFormat):
         strings = []
         for choice in columns:
             key = str(choice.column) if choice.column is not None else choice.role
-            if choice.column is None and choice.language:
+            if choice.column is None and choice.language:  # the language itself is for the message about a missing key
                 key = find_column(choice, _key_names(record)) or choice.language
             value = record[key] if key in record else _nested_value(record, key)
             if value is _MISSING:

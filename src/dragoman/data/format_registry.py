@@ -29,7 +29,8 @@ _UNSUPPORTED_SUFFIXES = (".arrow", ".xml", ".xliff", ".sdlxliff", ".zip", ".7z",
 def format_by_name(path: Path) -> FileFormat:
     """Return the format that the name of a file implies: text unless it has the suffix of another format.
 
-    The suffix of a compression, such as .gz, is ignored. A folder that `datasets` saved is recognized by its files.
+    The suffix of a compression, such as .gz, is ignored. A folder that Hugging Face `datasets` saved is recognized by
+    its files. Suffixes of formats that are known but not supported, such as .docx, are a UserError.
     """
     if is_dataset_folder(path):
         return FILE_FORMATS[DatasetFormat.name]

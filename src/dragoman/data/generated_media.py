@@ -25,7 +25,7 @@ from dragoman.errors import UserError, unknown_name
 from dragoman.storage import atomic_folder
 
 Random = np.random.Generator
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]  # H W 3
 Sound = NDArray[np.float64]
 
 # ---- images
@@ -50,7 +50,7 @@ COUNTS = ("a", "two", "three")
 
 
 def sample_caption(random: Random) -> str:
-    """Sample a caption: one group of equal shapes, or two groups and their relation.
+    """Sample a caption: one group of equal shapes, or two groups and their relation: “two red circles left of a …”.
 
     The left or upper group is named first, so that an image has one caption.
     """
@@ -67,18 +67,18 @@ def _sample_group(random: Random) -> str:
 
 
 def draw_caption(caption: str, random: Random) -> Pixels:
-    """Draw the groups of shapes that a caption names: two groups side by side, or one above the other; H W 3."""
+    """Draw the one or two groups of shapes that a caption names, side by side or one above the other; H W 3."""
     image, groups = _background(random), re.split(" left of | above ", caption)
     size = IMAGE_PIXELS // len(groups)  # pixels of a part of the image
     for start, group in zip(range(0, IMAGE_PIXELS, size), groups):
-        whole, part = (0, IMAGE_PIXELS), (start, start + size)
+        whole, part = (0, IMAGE_PIXELS), (start, start + size)  # ranges of pixels
         rows, columns = (part, whole) if " above " in caption else (whole, part)
         _draw_group(image, group, random, rows=rows, columns=columns)
     return image
 
 
 def sample_class(random: Random) -> str:
-    """Sample the name of a shape."""
+    """Sample the name of a shape, such as "circle", which is the class of an image."""
     return _choose(random, list(SHAPES))
 
 
@@ -91,19 +91,22 @@ def draw_class(shape: str, random: Random) -> Pixels:
 
 
 def _background(random: Random) -> Pixels:
-    """Return a light background with noise, H W 3."""
-    noise = random.normal(random.uniform(200, 250), 8, (IMAGE_PIXELS, IMAGE_PIXELS, 3))
+    """Return the pixels of a light background of random brightness with noise, H W 3."""
+    noise = random.normal(loc=random.uniform(200, 250), scale=8, size=(IMAGE_PIXELS, IMAGE_PIXELS, 3))
     return np.clip(noise, 0, 255).astype(np.uint8)
 
 
 def _draw_group(image: Pixels, group: str, random: Random, rows: tuple[int, int], columns: tuple[int, int]) -> None:
-    """Draw the shapes of a group, such as “two blue crosses”, into a part of the image: its first and last pixels."""
-    count, color, plural = group.split()
-    shape = next(name for name in SHAPES if plural.startswith(name))
-    # cells of 10 pixels do not overlap; each shape gets one of them
-    centers = (range(first + 5, last - 4, 10) for first, last in (rows, columns))
+    """Draw the shapes of a group, such as “two blue crosses”, into a part of the image.
+
+    `rows` and `columns` are the range of pixels of this part: the first, and the one after the last.
+    """
+    count, color, noun = group.split()
+    shape = next(name for name in SHAPES if noun.startswith(name))  # the singular
+    # the part is divided into cells of 10 × 10 pixels with these centers; each shape is drawn in another one
+    centers = (range(first + 5, end - 4, 10) for first, end in (rows, columns))
     cells = list(product(*centers))
-    for cell in random.permutation(cells)[: COUNTS.index(count) + 1]:
+    for cell in random.permutation(cells)[: COUNTS.index(count) + 1]:  # COUNTS: "a", "two", "three"
         row, column = cell + random.uniform(-0.5, 1, 2)
         _draw_shape(image, shape, color, row, column, radius=random.uniform(3.5, 4.5))
 
@@ -116,7 +119,7 @@ def _draw_shape(image: Pixels, shape: str, color: str, row: float, column: float
 
 
 def _write_image(path: Path, pixels: Pixels) -> None:
-    """Write an image as PNG."""
+    """Write the pixels of an image, H W 3, as PNG."""
     try:
         from PIL import Image
     except ImportError:
@@ -149,12 +152,16 @@ def sample_digits(random: Random) -> str:
 
 
 def speak_digits(words: str, random: Random) -> Sound:
-    """Say digits with a random voice, speed and loudness, over noise; return the samples, from −1 to 1."""
-    pitch = random.uniform(90, 220)  # Hz
-    tract = random.uniform(0.9, 1.1)  # factor of the frequencies, by the length of the vocal tract
-    speed = random.uniform(0.85, 1.2)  # 1: the usual one
+    """Say names of digits such as “three one” with a random voice, speed and loudness, over noise.
+
+    Returns the samples, which are from −1 to 1.
+    """
+    pitch = random.uniform(90, 220)  # of the voice, in Hz
+    tract = random.uniform(0.9, 1.1)  # factor of the frequencies of speech sounds, by the length of the vocal tract
+    speed = random.uniform(0.85, 1.2)  # relative to the usual one
     parts = [_pause(random)]
     for word in words.split():
+        # DIGITS spells a word with one letter per speech sound
         parts += [_speak_phoneme(phoneme, random, pitch, tract, speed) for phoneme in DIGITS[word]]
         parts.append(_pause(random))
     sound = random.uniform(0.2, 0.6) * np.concatenate(parts)
@@ -162,7 +169,7 @@ def speak_digits(words: str, random: Random) -> Sound:
 
 
 def _pause(random: Random) -> Sound:
-    """Return 40 to 120 milliseconds of silence."""
+    """Return the samples of 40 to 120 milliseconds of silence."""
     return np.zeros(int(random.uniform(0.04, 0.12) * SOUND_RATE))
 
 
@@ -176,7 +183,7 @@ def _speak_phoneme(phoneme: str, random: Random, pitch: float, tract: float, spe
     length = int(seconds * random.uniform(0.8, 1.2) * SOUND_RATE / speed)
     time = np.arange(length) / SOUND_RATE
     if voiced:
-        periods = np.cumsum(pitch * (1 - 0.3 * time)) / SOUND_RATE  # number of them so far; the pitch falls
+        periods = np.cumsum(pitch * (1 - 0.3 * time)) / SOUND_RATE  # of the falling pitch, number so far
         source = np.diff(np.floor(periods), prepend=-1.0)  # one pulse per period
     else:
         source = random.normal(0, 1, length)
@@ -188,7 +195,7 @@ def _speak_phoneme(phoneme: str, random: Random, pitch: float, tract: float, spe
 
 
 def _write_sound(path: Path, samples: Sound) -> None:
-    """Write samples from −1 to 1 as a WAV file of 16 bits; louder ones are clipped."""
+    """Write samples as a mono WAV file of 16 bits and SOUND_RATE samples per second; those beyond ±1 are clipped."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -227,7 +234,8 @@ def write_media(
     """Write generated examples of a task ("captions", "image-classes" or "spoken-digits") to a new folder.
 
     Each of train.tsv, valid.tsv and test.tsv has a path and a text per line, as many as the arguments say. A checksum
-    decides in which of them a text occurs, so that captions and transcripts of the test are new. Classes occur in all.
+    decides in which of them a text occurs, so that captions and transcripts of the test are new. The few classes of
+    image-classes occur in all.
     """
     if task not in MEDIA_TASKS:
         raise unknown_name("task", task, MEDIA_TASKS)

@@ -33,7 +33,8 @@ def generate_splits(
     """Draw distinct examples from a grammar (`sample`), as many as the arguments train, valid and test say.
 
     A checksum of the input decides the split of an example, so that no test input is ever trained on, for all sizes and
-    seeds: 1/16 each for validation and test.
+    seeds: 1/16 each for validation and test. After TRIES_PER_EXAMPLE draws for each example (and for 100 more, which
+    count for small sizes), there is a UserError.
     """
     random, sizes = Random(seed), {"train": train, "valid": valid, "test": test}
     examples: dict[str, dict[str, GeneratedExample]] = {name: {} for name in sizes}
@@ -41,7 +42,7 @@ def generate_splits(
         if all(len(examples[name]) == size for name, size in sizes.items()):
             return {name: list(split.values()) for name, split in examples.items()}
         example = sample(random)
-        name = split_of(example.key)
+        name = split_of(example.key)  # of the input
         if len(examples[name]) < sizes[name]:
             examples[name].setdefault(example.key, example)
     raise UserError(
@@ -67,6 +68,7 @@ def write_examples(
     with atomic_folder(folder) as partial_folder:
         for name, examples in generate_splits(sample, train, valid, test, seed).items():
             is_dialogue = bool(examples and examples[0].turns)
+            # lines of JSON, or of source and target separated by a tab
             lines = [json.dumps({"turns": example.turns}) if is_dialogue else example.columns for example in examples]
             suffix = "jsonl" if is_dialogue else "tsv"
             file_sizes = {name: len(lines)} | ({f"{name}-low": low} if low and name == "train" else {})  # lines

@@ -23,22 +23,22 @@ _MODES_16_BIT = ("I;16", "I;16L", "I;16B", "I;16N", "I")  # PNG has no mode of 3
 
 
 def patch_dim(settings: FeatureConfig) -> int:
-    """Return the numbers per patch, patch_size² · colors; raise a UserError if Pillow is not installed."""
+    """Return how many numbers a patch has, patch_size² · colors; raise a UserError if Pillow is not installed."""
     _pillow()  # raises the error
     return settings.patch_size**2 * (1 if settings.image_colors == "gray" else 3)
 
 
 def read_patches(file: BinaryIO, name: str, settings: FeatureConfig) -> NDArray[np.float32]:
-    """Read an image file and cut it into patches, S F; `name` is for error messages."""
+    """Read an image file and cut it into S patches of F numbers, S F; `name` is for error messages."""
     return cut_patches(np.asarray(_open_image(file, name, settings)), settings.patch_size)
 
 
 def cut_patches(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-    """Scale pixels of 0 to 255, H W or H W C, to −1 to 1, and cut them into patches of size², S F.
+    """Scale pixels of 0 to 255, H W or H W C, to −1 to 1, and cut them into S patches of size² pixels, S F.
 
-    Patches are in reading order. The numbers of a patch are in the order of a convolution's weights, color × row ×
-    column, so that the embedding of patches is a convolution with this kernel size and stride (Dosovitskiy et al. 2021,
-    §3.1).
+    H and W, height and width, are multiples of `size`; C are the colors, and a patch has F = C · size² numbers. Patches
+    are in reading order. The numbers of a patch are in the order of a convolution's weights, color × row × column, so
+    that the embedding of patches is a convolution with this kernel size and stride (Dosovitskiy et al. 2021, §3.1).
     """
     height, width, colors = pixels.shape if pixels.ndim == 3 else (*pixels.shape, 1)
     grid = pixels.reshape(height // size, size, width // size, size, colors)
@@ -47,7 +47,11 @@ def cut_patches(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
 
 
 def _open_image(file: BinaryIO, name: str, settings: FeatureConfig) -> Image:
-    """Decode an image, turn it upright, and scale it to image_size² pixels in the colors of the settings."""
+    """Decode an image, turn it upright, and scale it to image_size² pixels in the colors of the settings.
+
+    An image of more than MAX_IMAGE_PIXELS, or a file that is not a complete PNG or JPEG file, is a UserError, in which
+    `name` stands for the file.
+    """
     pillow = _pillow()
     try:
         with warnings.catch_warnings():
@@ -79,7 +83,7 @@ def _convert(pillow: ModuleType, image: Image, name: str, colors: str) -> Image:
     `name` is that of the file, for error messages.
     """
     if image.mode in _MODES_16_BIT:
-        scaled = np.clip(np.rint(np.asarray(image) / 257), 0, 255)  # 65,535 → 255
+        scaled = np.clip(np.rint(np.asarray(image) / 257), 0, 255)  # from 16 to 8 bits: 65,535 → 255
         image = pillow.Image.fromarray(scaled.astype(np.uint8))
     if image.mode in _MODES_ALPHA or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -93,9 +97,9 @@ def _convert(pillow: ModuleType, image: Image, name: str, colors: str) -> Image:
 
 
 def _fit(pillow: ModuleType, image: Image, settings: FeatureConfig) -> Image:
-    """Scale an image to image_size² pixels, by the setting image_fit: "stretch", "pad" with white, or crop the edges.
+    """Make an image square, image_size² pixels, by the setting image_fit: "stretch", "pad" with white, or "crop" edges.
 
-    New pixels are averages of the pixels that they cover.
+    When an image is scaled down, new pixels are averages of the pixels that they cover.
     """
     size, scaling = (settings.image_size, settings.image_size), pillow.Image.Resampling.BILINEAR
     if settings.image_fit == "stretch":

@@ -52,7 +52,7 @@ class ColumnCounts:
     unknown: int = 0  # UNK tokens
 
     def add_text(self, texts: list[str], ids: list[Any]) -> None:
-        """Count the words, characters and tokens of texts; `ids` has the token ids of each text."""
+        """Count the words, characters, tokens and UNK tokens of texts; `ids` has the token ids of each text."""
         self.words.update([len(text.split()) for text in texts])
         self.characters.update(map(len, texts))
         self.tokens.update(map(len, ids))
@@ -66,7 +66,10 @@ class ColumnCounts:
         self.unknown += other.unknown
 
     def report(self) -> ColumnReport | None:
-        """Return the statistics of the lengths; None if nothing was counted."""
+        """Return the statistics of the lengths, and the share of unknown tokens; None if nothing was counted.
+
+        Words and characters are None for feature vectors.
+        """
         histograms = (self.words, self.characters, self.tokens)
         words, characters, tokens = (LengthStats.from_histogram(counts) if counts else None for counts in histograms)
         return ColumnReport(words, characters, tokens, unknown=self.unknown / tokens.total) if tokens else None
@@ -87,7 +90,7 @@ class InspectionCounts:
     hashes: PairHashes | None = None  # None if all pairs were dropped
 
     def merge(self, later: InspectionCounts) -> None:
-        """Add the counts of later pairs, without their hashes."""
+        """Add the counts of later pairs, without their hashes; the first MAX_SHOWN samples are kept."""
         self.pairs_read += later.pairs_read
         self.pairs += later.pairs
         self.source.merge(later.source)
@@ -102,7 +105,7 @@ class InspectionCounts:
 def inspect_chunk(
     chunk: list[EncodedPair], data_format: DataFormat, encoding: Encoding, tag_ids: Sequence[int] = ()
 ) -> tuple[list[EncodedPair], InspectionCounts]:
-    """Drop empty and overlong pairs; return the kept ones with their statistics.
+    """Drop pairs with an empty or overlong side; return the kept ones, and counts over both for the preflight report.
 
     `encoding` has the tokenizers and the maximum length; `tag_ids` are those of the corpus tag, which is prepended to
     the sources later: samples show it, lengths do not count it.
@@ -121,7 +124,7 @@ def inspect_chunk(
     has_comparable_lengths = not has_features and not data_format.one_label_per_sequence
     counts.pairs = len(kept)
     counts.hashes = _hash_pairs(pairs)
-    if has_features:
+    if has_features:  # feature vectors in place of source text count as tokens
         counts.source.tokens.update(len(encoded.source) for encoded in kept)
     else:
         counts.source.add_text([pair.source for pair in pairs], [encoded.source for encoded in kept])
@@ -162,7 +165,7 @@ class CorpusInspection:
         self.counts = InspectionCounts()
 
     def add(self, counts: InspectionCounts) -> None:
-        """Add the counts of the next pairs, and look for their hashes in the other pairs and the other corpora."""
+        """Add the counts of the next pairs, and compare their hashes with earlier pairs and with the other corpora."""
         self.counts.merge(counts)
         if counts.hashes is not None:
             self.duplicates.add(counts.hashes.pairs)
@@ -170,7 +173,7 @@ class CorpusInspection:
                 corpus.add_training_pairs(counts.hashes)
 
     def require_pairs(self) -> None:
-        """Raise a UserError if no pairs were kept, with the reasons."""
+        """Raise a UserError with the reasons if no pairs were kept."""
         counts = self.counts
         if not counts.pairs:
             reasons = ", ".join(f"{dropped.pairs:,} {reason}" for reason, dropped in counts.dropped.items())
@@ -180,10 +183,13 @@ class CorpusInspection:
             )
 
     def report(self, memory: MemoryEstimate | None = None) -> Preflight:
-        """Return the preflight report (statistics of the corpus) after all pairs were added."""
+        """Return the preflight report (statistics of the corpus) after all pairs were added.
+
+        `memory` is the estimated memory of the training, if it is part of the report.
+        """
         counts = self.counts
         source, target = counts.source.report(), counts.target.report()
-        assert source is not None
+        assert source is not None  # there is at least one pair
         return Preflight(
             pairs_read=counts.pairs_read,
             pairs=counts.pairs,
@@ -228,7 +234,7 @@ class DuplicateCounter:
 
         Equal hashes are in the same range of values, so the ranges are read from all sorted buffers one by one.
         """
-        if self.file is None:
+        if self.file is None:  # the buffer has never been full
             return _count_duplicates(self.buffer)
         self._write_sorted_buffer()
         with self.file:
@@ -249,7 +255,7 @@ class DuplicateCounter:
         self.buffer, self.buffered = [], 0
 
     def _read_range(self, positions: NDArray[np.int64], index: int) -> _Hashes:
-        """Read the hashes in value range number `index` of a sorted buffer from the temporary file.
+        """Read the hashes of one sorted buffer that are in the value range with this index from the temporary file.
 
         `positions` says where the ranges of this buffer start, in hashes from the beginning of the file.
         """
@@ -268,7 +274,7 @@ class _OtherCorpus:
     """A corpus (valid, test) that the training corpus should not contain, as hashes of its sources and its pairs."""
 
     def __init__(self, pairs: Iterable[SentencePair]) -> None:
-        """Hash the sources and pairs of the corpus."""
+        """Hash the sources and pairs of the corpus; no training pairs have been compared with it yet."""
         hashes = _hash_pairs(pairs)
         self.pairs = len(hashes.pairs)
         # Each list has an element for sources and one for pairs: the different hashes, sorted, with their counts, …
@@ -308,13 +314,16 @@ class _OtherCorpus:
 
 
 def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
-    """Return why a pair cannot be used, such as "target empty"; "" if it can."""
+    """Return why a pair cannot be used, such as "target empty"; "" if it can.
+
+    A side is empty if its text is blank or it has no tokens, and overlong with more than `max_length` tokens.
+    """
     pair = encoded.pair
     for name, text, ids in (("source", pair.source, encoded.source), ("target", pair.target, encoded.target)):
         if ids is None:  # monolingual data has no target
             continue
-        # Some tokenizers make tokens of a blank text, others make none of some characters. The labels of a dialogue
-        # have no text of their own.
+        # Both are checked, as some tokenizers make tokens of a blank text, and others make none of some characters.
+        # The target of a dialogue, its labels, has no text of its own (None).
         is_blank = text is not None and not text.strip()
         if is_blank or not len(ids):
             return f"{name} empty"
@@ -354,4 +363,5 @@ def _hash_pairs(pairs: Iterable[SentencePair]) -> PairHashes:
         sources += blake2b(pair.source_with_features.encode(), digest_size=8).digest()
         targets += blake2b((pair.target or "").encode(), digest_size=8).digest()
     source, target = np.frombuffer(sources, np.uint64), np.frombuffer(targets, np.uint64)
-    return PairHashes(source, source * np.uint64(0x9E3779B97F4A7C15) + target)  # odd factor: (x, y) and (y, x) differ
+    # without the (odd) factor, the pairs (x, y) and (y, x) would have the same hash
+    return PairHashes(source, source * np.uint64(0x9E3779B97F4A7C15) + target)

@@ -28,10 +28,10 @@ class LexicalCoverage:
     """
 
     def __init__(self, store: TokenStore, sizes: tuple[int, int]) -> None:
-        """Learn from training pairs p(t|s) of a target token t given a source token s, and which coverage is too low.
+        """Learn p(t|s) of a target token t given a source token s from training pairs, and which coverage is too low.
 
-        The coverage of a source token is max_t p(t|s) over the target; below its threshold it counts as untranslated.
-        `sizes` are those of the two vocabularies.
+        The coverage of a source token is max_t p(t|s) over the target. Below half of what 99 % of its occurrences in
+        the training pairs have, it counts as untranslated. `sizes` are those of the source and the target vocabulary.
         """
         self._model = learn_lexical_model(store, sizes, MAX_LEXICON_PAIRS)
         self._probabilities = self._model.probabilities()
@@ -40,7 +40,7 @@ class LexicalCoverage:
             source = store.source(row)
             for token, coverage in zip(source.tolist(), self.coverage(source, store.target(row)).tolist()):
                 observed[token].append(coverage)
-        #: token id → the least coverage that is usual; below it, the token counts as not translated
+        #: token id → threshold of the coverage, below which the token counts as not translated
         self._min_coverage = {
             token: COVERAGE_MARGIN * float(np.quantile(values, COVERAGE_QUANTILE))
             for token, values in observed.items()
@@ -53,6 +53,7 @@ class LexicalCoverage:
             return np.zeros(len(source))
         # the model has p(t|s) at the key s · V + t, where V is the size of the target vocabulary; 0 without a key
         keys = np.asarray(source, np.int64)[:, None] * self._model.target_size + np.asarray(target, np.int64)  # S T
+        # where the keys are among the sorted keys of the model, if they are
         index = np.minimum(np.searchsorted(self._model.keys, keys), len(self._model.keys) - 1)
         return np.asarray(np.where(self._model.keys[index] == keys, self._probabilities[index], 0.0).max(1))
 

@@ -46,15 +46,22 @@ class LexicalModel:
     target_size: int
 
     def probabilities(self) -> FloatArray:
-        """Return p(t|s) = c(s, t) / Σ_t c(s, t) for all keys, which are pairs of a source and a target token."""
+        """Return p(t|s) = c(s, t) / Σ_t c(s, t) for all keys, which are the pairs (s, t) of source and target tokens.
+
+        c(s, t) are the expected counts of how often t translates s.
+        """
         source = self.keys // self.target_size
         total = np.bincount(source, self.counts, self.source_size)  # Σ_t c(s, t) of each source token
         return self.counts / np.maximum(total[source], 1e-12)
 
     def lookup(self, links: TokenLinks, probabilities: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Return the index among `keys` (s · V + t, sorted) and p(t|s) of each pair of tokens; p is 0 without a key."""
+        """Return the index among `keys` and p(t|s) of each pair of tokens in `links`; p is 0 for a pair without a key.
+
+        The key of a source token s and a target token t is s · V + t, where V is `target_size`. `probabilities` are
+        those of the keys, of which there must be one: a model that was learned from any links has some.
+        """
         key = links.source * self.target_size + links.target
-        index = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+        index = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)  # among the sorted keys, if it is there
         return index, np.where(self.keys[index] == key, probabilities[index], 0.0)
 
 
@@ -71,7 +78,7 @@ def learn_lexical_model(
     source_size, target_size = sizes
     model = LexicalModel(np.zeros(0, np.int64), np.zeros(0), source_size=source_size, target_size=target_size)
     for links in token_links(store, rows):
-        _add_cooccurrences(model, links.source * model.target_size + links.target)
+        _add_cooccurrences(model, links.source * model.target_size + links.target)  # keys of pairs of tokens
     for _ in range(iterations):
         probabilities, counts = model.probabilities(), np.zeros(len(model.keys))
         for links in token_links(store, rows):
@@ -99,12 +106,12 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
     for links in token_links(store, spread_rows(store, MAX_ALIGNED_PAIRS)):
         is_ignored = (links.source >= ignored.start) & (links.source < ignored.stop)
         _, p = model.lookup(links, probabilities)
-        p = np.where(is_ignored, -1.0, p).round(12)  # rounded, so that equal probabilities are ties
+        p = np.where(is_ignored, -1.0, p).round(12)  # −1: never the largest; rounded, so that equal ones are ties
         ends, first = np.append(links.starts[1:], len(p)), 0  # first: index of the first token of a sentence
         for length in links.target_lengths:
             tokens = range(first, first + int(length))
             chosen = [  # source positions
-                _best_position(p[links.starts[token] : ends[token]], number / length)
+                _best_position(p[links.starts[token] : ends[token]], relative_position=number / length)
                 for number, token in enumerate(tokens)
             ]
             first += len(chosen)
@@ -115,14 +122,17 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
 
 
 def _best_position(probabilities: FloatArray, relative_position: float) -> int:
-    """Return the source position of the largest probability, of equal ones the nearest to a relative position."""
+    """Return the source position of the largest probability, of equal ones the nearest to a relative position.
+
+    `probabilities` are those of the source positions; `relative_position`, from 0 to 1, is that of the target token.
+    """
     best = np.flatnonzero(probabilities == probabilities.max())
     return int(best[np.argmin(np.abs(best / len(probabilities) - relative_position))])
 
 
 def _longest_monotone(positions: list[int]) -> int:
     """Return the length of the longest subsequence that never decreases."""
-    last: list[int] = []  # the smallest last element of such subsequences, by their length
+    last: list[int] = []  # element i: the smallest last element of such subsequences of length i + 1
     for position in positions:
         place = bisect_right(last, position)
         last[place : place + 1] = [position]
@@ -130,12 +140,15 @@ def _longest_monotone(positions: list[int]) -> int:
 
 
 def spread_rows(store: TokenStore, count: int) -> IntArray:
-    """Return the indices of at most `count` sentence pairs of a store, at equal distances."""
+    """Return the indices of at most `count` sentence pairs of a store, spread evenly from the first to the last."""
     return np.unique(np.linspace(0, len(store) - 1, min(count, len(store))).astype(np.int64))
 
 
 def _add_cooccurrences(model: LexicalModel, new: IntArray) -> None:
-    """Add pairs of tokens (`new`, as keys s · V + t) to the counts of a model; drop the rarest of too many."""
+    """Add pairs of tokens (`new`, as keys s · V + t) to the counts of a model.
+
+    If more than MAX_TABLE_ENTRIES different pairs would be counted, the most frequent half of this number are kept.
+    """
     new_keys, new_counts = np.unique(new, return_counts=True)
     keys, index = np.unique(np.concatenate((model.keys, new_keys)), return_inverse=True)
     counts = np.bincount(index, np.concatenate((model.counts, new_counts)), len(keys)).astype(np.float64)
@@ -151,14 +164,15 @@ def token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
     `rows` are the sentence pairs of the store. The pairs of a target token follow one another, from `starts`.
     """
     source_lengths, target_lengths = (column.lengths[rows].astype(np.int64) for column in store.columns)
-    ends = np.cumsum(source_lengths * target_lengths)
+    ends = np.cumsum(source_lengths * target_lengths)  # numbers of links up to each sentence pair
     splits = np.searchsorted(ends, np.arange(MAX_BATCH_LINKS, ends[-1], MAX_BATCH_LINKS))
     for batch in np.split(np.arange(len(rows)), splits):
         batch = batch[(source_lengths[batch] > 0) & (target_lengths[batch] > 0)]
         if not len(batch):
             continue
+        # tokens of all sentences, concatenated
         sources, targets = (column.rows(rows[batch]).astype(np.int64) for column in store.columns)
-        lengths = source_lengths[batch]  # `sources` and `targets` are the tokens of all sentences, concatenated
+        lengths = source_lengths[batch]
         counts = np.repeat(lengths, target_lengths[batch])  # number of source tokens of each target token
         starts = np.cumsum(counts) - counts
         first_source = np.repeat(np.cumsum(lengths) - lengths, target_lengths[batch])

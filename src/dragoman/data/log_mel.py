@@ -32,14 +32,18 @@ Samples = NDArray[np.float64]
 
 
 def read_log_mel(file: BinaryIO, name: str, settings: FeatureConfig) -> NDArray[np.float32]:
-    """Read a WAV file and return its log-mel frames, S F; `name` is for error messages."""
+    """Read a WAV file and return its log-mel frames, S F (frames × mel filters); `name` is for error messages.
+
+    Its sample rate must be that of the settings.
+    """
     samples, rate = read_samples(file, name)
     if rate != settings.sample_rate:
         raise UserError(
             f"{name} has {rate:,} samples per second, but features.sample_rate is {settings.sample_rate:,}: set "
             f"features.sample_rate={rate} if all files have this rate, or resample the file"
         )
-    return SPECTRA[settings.spectrum](samples, settings).astype(np.float32)
+    compute_frames = SPECTRA[settings.spectrum]  # "log-mel", or "whisper" with its own scale and normalization
+    return compute_frames(samples, settings).astype(np.float32)
 
 
 def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
@@ -67,29 +71,30 @@ def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
 
 
 def _decode_pcm(data: bytes, width: int, name: str) -> Samples:
-    """Decode little-endian integers of `width` bytes to numbers from −1 to 1; single bytes are unsigned.
+    """Decode little-endian PCM samples of `width` bytes to numbers from −1 to 1; single bytes are unsigned integers.
 
-    `name` is that of the file, for error messages.
+    Other samples are signed integers. `name` is that of the file, for error messages.
     """
     if width == 1:
         return np.frombuffer(data, np.uint8) / 128.0 - 1.0
     if width not in (2, 3, 4):
         raise UserError(f"{name} has samples of {8 * width} bits, but 8, 16, 24 or 32 are expected: convert it")
     padded = np.zeros((len(data) // width, 4), np.uint8)
-    padded[:, 4 - width :] = np.frombuffer(data, np.uint8).reshape(-1, width)  # as the highest bytes of 32 bits
+    # as the highest bytes of integers of 32 bits, whose magnitude is at most 2³¹
+    padded[:, 4 - width :] = np.frombuffer(data, np.uint8).reshape(-1, width)
     return padded.view("<i4")[:, 0] / 2.0**31
 
 
 def _with_plain_format(content: bytes) -> bytes:
-    """Return the bytes of a WAV file, with the format tag PCM if it is an “extensible” file of PCM samples.
+    """Return the bytes of a WAV file; the format tag of an “extensible” file of PCM samples is changed to plain PCM.
 
-    Python before 3.12 reads only files with that tag.
+    The module `wave` of Python before 3.12 reads only files with that tag.
     """
     position = 12  # after "RIFF", the size and "WAVE"
     while position + 8 <= len(content):
         chunk, size = struct.unpack_from("<4sI", content, position)
         if chunk == b"fmt " and size >= 40 and position + 48 <= len(content):
-            # the two bytes after the header of the chunk are the format tag; 24 bytes later, that of the extension
+            # the two bytes after the header of the chunk are the format tag; 24 bytes later is that of the samples
             (tag,), (subformat,) = (struct.unpack_from("<H", content, position + offset) for offset in (8, 32))
             if (tag, subformat) == (_EXTENSIBLE, _PCM):
                 return content[: position + 8] + struct.pack("<H", _PCM) + content[position + 10 :]
@@ -111,7 +116,7 @@ def log_mel(samples: Samples, settings: FeatureConfig) -> Samples:
 
     A sound shorter than a frame is padded with zeros to one frame.
     """
-    length, shift = frame_samples(settings)
+    length, shift = frame_samples(settings)  # of a frame, in samples
     samples = np.pad(samples, (0, max(0, length - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(samples, length)[::shift]  # T length, a view
     filters = mel_filters(settings.mel_bins, fft_size(length), settings.sample_rate)
@@ -123,9 +128,9 @@ def log_mel(samples: Samples, settings: FeatureConfig) -> Samples:
 
 
 def frame_samples(settings: FeatureConfig) -> tuple[int, int]:
-    """Return the length and the shift of frames in samples, each at least 1."""
-    per_millisecond = settings.sample_rate / 1000
-    return max(1, round(settings.frame_length * per_millisecond)), max(1, round(settings.frame_shift * per_millisecond))
+    """Return the length and the shift of frames, which the settings have in milliseconds, in samples, at least 1."""
+    rate = settings.sample_rate / 1000  # samples per millisecond
+    return max(1, round(settings.frame_length * rate)), max(1, round(settings.frame_shift * rate))
 
 
 def fft_size(length: int) -> int:
@@ -134,8 +139,11 @@ def fft_size(length: int) -> int:
 
 
 def power_spectrum(frames: Samples) -> Samples:
-    """Return |FFT|² of T frames of N samples, T N, multiplied by the Hann window: T × (fft_size / 2 + 1)."""
-    length = frames.shape[-1]
+    """Return the power spectrum |FFT|² of frames, which are multiplied by the Hann window.
+
+    `frames` are T frames of N samples; the result is T × (fft_size(N) / 2 + 1).
+    """
+    length = frames.shape[-1]  # N
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length) if length > 1 else np.ones(1)
     spectrum = np.fft.rfft(frames * window, fft_size(length))
     return spectrum.real**2 + spectrum.imag**2
@@ -147,9 +155,10 @@ def mel(frequency: NDArray[np.float64] | float) -> NDArray[np.float64]:
 
 
 def mel_centers(mel_bins: int, sample_rate: int) -> NDArray[np.float64]:
-    """Return the corners of the filters in Hz: 0, the `mel_bins` centers, and half the sample rate.
+    """Return the frequencies at which the triangular filters begin, peak and end, in Hz.
 
-    They are equally spaced on the mel scale, 2595 log₁₀(1 + f / 700).
+    They are 0, the centers of the `mel_bins` filters, and half the sample rate, equally spaced on the mel scale,
+    2595 log₁₀(1 + f / 700). Filter m begins at the center of filter m − 1 and ends at that of filter m + 1.
     """
     corners = np.linspace(0, mel(sample_rate / 2), mel_bins + 2)
     return 700 * (10 ** (corners / 2595) - 1)

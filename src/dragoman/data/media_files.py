@@ -54,7 +54,7 @@ class MediaFile:
 
     @property
     def feature_dim(self) -> int:
-        """Numbers per vector."""
+        """Numbers per vector, which follow from the kind of file and the settings."""
         return self._reader.feature_dim(self.settings)
 
     @property
@@ -65,13 +65,13 @@ class MediaFile:
         return f"{self.path.suffix.lower().removeprefix('.')} {content.hexdigest()}"
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Compute the vectors of the file, S F (numpy's protocol for conversion)."""
+        """Compute the vectors of the file, S F; numpy's protocol for conversion. Whatever `copy`, the array is new."""
         with self._open() as file:
             return self._reader.read(file, self.name, self.settings).astype(dtype or np.float32)
 
     @property
     def _reader(self) -> MediaReader:
-        """The reader for the suffix of the file."""
+        """The reader for the suffix of the file; a suffix that is not of an image or sound file is a UserError."""
         if reader := MEDIA_READERS.get(self.path.suffix.lower()):
             return reader
         raise UserError(f"{self.name} is not an image or sound file by its suffix: expected {', '.join(MEDIA_READERS)}")
@@ -88,7 +88,7 @@ class MediaFile:
 
 
 def read_media_pairs(corpus: Corpus) -> Iterator[SentencePair]:
-    """Yield the path of each media file of a folder or list, as source, with its text."""
+    """Yield the path of each image or sound file of a folder or list, as source, with its text as target."""
     if corpus.source.is_dir():
         yield from _folder_pairs(corpus)
         return
@@ -97,7 +97,7 @@ def read_media_pairs(corpus: Corpus) -> Iterator[SentencePair]:
 
 
 def read_media_paths(corpus: Corpus) -> Iterator[Path]:
-    """Yield the paths of the media files of a folder or list; a missing file is a UserError."""
+    """Yield the paths of the image or sound files of a folder or list; a missing file is a UserError."""
     if corpus.source.is_dir():
         yield from _folder_files(corpus.source)
         return
@@ -117,23 +117,26 @@ def open_media(corpus: Corpus, pair: SentencePair) -> MediaFile:
 
 
 def is_media(path: Path) -> bool:
-    """Whether the name is that of an image or sound file."""
+    """Whether the suffix is that of an image or sound file."""
     return path.suffix.lower() in MEDIA_READERS
 
 
 def contains_media(folder: Path) -> bool:
-    """Whether there are media files in a folder or its subfolders."""
+    """Whether there are image or sound files, other than hidden ones, in a folder or its subfolders."""
     return any(map(_is_visible_media, folder.rglob("*")))
 
 
 def lists_media(corpus: Corpus, texts: list[str]) -> bool:
-    """Whether the first sources of a corpus are paths of media files, of which at least one exists."""
+    """Whether a corpus is a list of image or sound files, given its first sources.
+
+    The first one must be the path of such a file, and at least one of them must exist.
+    """
     paths = [corpus.source.parent / text.strip() for text in texts]
     return bool(paths) and is_media(paths[0]) and any(_is_file(path) for path in paths)
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is a file of this name; False if it is no valid path."""
+    """Whether there is a file of this name; False if the name cannot be that of a file."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # too long, or with a null byte
@@ -148,19 +151,19 @@ def _resolve(corpus: Corpus, text: str, line: int) -> Path:
 
 
 def _folder_files(folder: Path) -> list[Path]:
-    """Return the media files of a folder and its subfolders, sorted by path."""
+    """Return the image or sound files of a folder and its subfolders, sorted by path."""
     return sorted(filter(_is_visible_media, folder.rglob("*")))
 
 
 def _is_visible_media(path: Path) -> bool:
-    """Whether there is an image or sound file of this name, which is not hidden."""
+    """Whether there is an image or sound file of this name that is not hidden (its name does not begin with a dot)."""
     return is_media(path) and not path.name.startswith(".") and path.is_file()
 
 
 def _folder_pairs(corpus: Corpus) -> Iterator[SentencePair]:
-    """Yield the paths of the media files of a folder, each with its text as the target.
+    """Yield the paths of the image or sound files of a folder, each with its text as the target.
 
-    The text is the line of the target file with the number of the file, or without one the name of its subfolder.
+    The text of file n, in the order of paths, is line n of the target file, or without one the name of its subfolder.
     """
     files = _folder_files(corpus.source)
     if corpus.target is None:
@@ -170,13 +173,15 @@ def _folder_pairs(corpus: Corpus) -> Iterator[SentencePair]:
                     f"the image or sound file {path} has no text: put it into a subfolder whose name is its class, "
                     "or name a target file with one line per file"
                 )
-            yield SentencePair(str(path), path.relative_to(corpus.source).parts[0], corpus.name, number)
+            subfolder = path.relative_to(corpus.source).parts[0]
+            yield SentencePair(str(path), subfolder, corpus=corpus.name, line=number)
         return
-    for number, (path, target) in enumerate(zip_longest(files, read_lines(corpus.target)), 1):
-        if path is None or target is None:
+    for number, (path, target_line) in enumerate(zip_longest(files, read_lines(corpus.target)), 1):
+        if path is None or target_line is None:
             lines = sum(1 for _ in read_lines(corpus.target))
             raise UserError(
                 f"{corpus.source} has {len(files):,} image or sound files but {corpus.target} has {lines:,} lines: "
                 "expected one line per file"
             )
-        yield SentencePair(str(path), target[1], corpus.name, number)
+        _, text = target_line  # line number, text
+        yield SentencePair(str(path), text, corpus=corpus.name, line=number)

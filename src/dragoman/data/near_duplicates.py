@@ -40,16 +40,18 @@ def band_hashes(texts: Sequence[str]) -> Hashes:
     shingles, starts = _shingle_hashes(words)
     bands = np.zeros((BANDS, len(texts)), np.uint64)
     for number in range(BANDS * BAND_HASHES if len(texts) else 0):
+        # a random hash function for each number
         random_hashes = splitmix64(shingles ^ np.uint64((number + 1) * int(GOLDEN_GAMMA) % 2**64))
         minima = np.minimum.reduceat(random_hashes, starts)  # of each text
-        bands[number // BAND_HASHES] = splitmix64(bands[number // BAND_HASHES] + minima)
-    return np.where(has_words[:, None], np.maximum(bands.T, NO_WORDS + 1), NO_WORDS)  # no other band is NO_WORDS
+        bands[number // BAND_HASHES] = splitmix64(bands[number // BAND_HASHES] + minima)  # hash of minima so far
+    # NO_WORDS is 0, so the bands of texts with words are at least 1
+    return np.where(has_words[:, None], np.maximum(bands.T, NO_WORDS + 1), NO_WORDS)
 
 
 def _shingle_hashes(texts: Sequence[Sequence[str]]) -> tuple[Hashes, NDArray[np.int64]]:
     """Return the hashes of all shingles (word trigrams) of all texts, and the index of the first one of each text.
 
-    A text of fewer words has one shingle, of all its words.
+    `texts` are lists of words. A text of fewer than SHINGLE_WORDS words has one shingle, of all its words.
     """
     word_hash = {word: _hash_word(word) for word in set(chain.from_iterable(texts))}
     padding = [0] * (SHINGLE_WORDS - 1)
@@ -57,17 +59,17 @@ def _shingle_hashes(texts: Sequence[Sequence[str]]) -> tuple[Hashes, NDArray[np.
     padded = ([*map(word_hash.__getitem__, words), *padding] for words in texts)
     hashes = np.fromiter(chain.from_iterable(padded), np.uint64)
     combined = np.zeros(len(hashes), np.uint64)
-    for offset in reversed(range(SHINGLE_WORDS)):
+    for offset in reversed(range(SHINGLE_WORDS)):  # combine the hash of each word with those of the words after it
         following = np.zeros(len(hashes), np.uint64)
         following[: len(hashes) - offset] = hashes[offset:]
         combined = splitmix64(combined + following)
     lengths = np.array([len(words) for words in texts], np.int64)
-    counts = np.maximum(1, lengths - SHINGLE_WORDS + 1)
-    begins = np.cumsum([0, *(lengths + len(padding))])[:-1]  # in `hashes`
+    counts = np.maximum(1, lengths - SHINGLE_WORDS + 1)  # shingles per text
+    begins = np.cumsum([0, *(lengths + len(padding))])[:-1]  # index of the first word of each text in `hashes`
     starts = np.cumsum([0, *counts])[:-1]
     return combined[np.arange(counts.sum()) + np.repeat(begins - starts, counts)], starts
 
 
 def _hash_word(word: str) -> int:
-    """Return a 64-bit hash of a word."""
+    """Return a 64-bit hash of a word; characters that are not valid Unicode (lone surrogates) count as "?"."""
     return int.from_bytes(blake2b(word.encode(errors="replace"), digest_size=8).digest(), "little")

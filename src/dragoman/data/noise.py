@@ -32,7 +32,7 @@ class _RateNoise:
     mean_span_length: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the rate and the mean span length."""
+        """Check the rate (a share of the tokens) and the mean span length (in tokens)."""
         if not 0 <= self.rate <= 1:
             raise UserError(
                 f"the noise rate, a share of tokens, must be from 0 to 1, not {self.rate}: change objective.settings"
@@ -62,7 +62,7 @@ class MaskedLanguageModeling(_RateNoise):
     pad: int = PAD
 
     def __post_init__(self) -> None:
-        """Check rate, span length and the first id of random tokens."""
+        """Check the rate and the first id of random tokens."""
         super().__post_init__()
         if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
@@ -71,22 +71,22 @@ class MaskedLanguageModeling(_RateNoise):
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
-        """Return the corrupted ids and the labels: the original id where a token was selected, elsewhere `pad`.
+        """Return the corrupted ids of a row, and the labels: the original id of a selected token, elsewhere `pad`.
 
         Of the selected tokens, `keep_share` stay, `random_share` become a random token, and the others the mask.
         """
-        count = max(1, _sample_count(len(ids), self.rate, random))
+        count = max(1, _sample_count(len(ids), self.rate, random))  # at least one token is selected
         selected = np.zeros(len(ids), bool)
         if self.ngram_share:
             self._select_ngrams(selected, min(count, len(ids)), random)
         else:
             selected[_sample_indices(len(ids), count, random)] = True
         positions = np.flatnonzero(selected)
-        choice = random.random(len(positions))
+        draws = random.random(len(positions))  # from 0 to 1
         random_tokens = (random.random(len(positions)) * (self.vocab_size - self.first_token)).astype(np.int64)
         corrupted = ids.copy()
         corrupted[positions] = np.select(
-            [choice < self.keep_share, choice < self.keep_share + self.random_share],
+            [draws < self.keep_share, draws < self.keep_share + self.random_share],
             [ids[positions], self.first_token + random_tokens],
             self.mask,
         )
@@ -121,7 +121,7 @@ class SpanCorruption(_RateNoise):
     mean_span_length: float = 3.0
 
     def __post_init__(self) -> None:
-        """Check rate, span length and the number of sentinels."""
+        """Check the rate, the mean span length and the number of sentinels: one for a span, and a final one."""
         super().__post_init__()
         if len(self.sentinels) < 2:
             raise UserError(
@@ -137,15 +137,15 @@ class SpanCorruption(_RateNoise):
         # Sentinels may be outside the vocabulary, and thus outside the range of the row's dtype.
         ids = ids.astype(np.promote_types(ids.dtype, np.min_scalar_type(max(self.sentinels))))
         sentinels = np.array(self.sentinels, ids.dtype)
-        if len(ids) < 2:
+        if len(ids) < 2:  # kept: the target is only a final sentinel
             return ids, sentinels[:1]
         noise_tokens = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)  # number of tokens in all spans
         spans = min(max(round(noise_tokens / self.mean_span_length), 1), noise_tokens, len(ids) - noise_tokens)
         span_lengths = _random_segmentation(noise_tokens, spans, random)
-        # The first and the last kept segment may be empty: both are drawn with one token more.
+        # The first and the last kept segment may be empty: both are drawn with one token more, which is subtracted.
         edges = np.array([1, *[0] * (spans - 1), 1])
         kept_lengths = _random_segmentation(len(ids) - noise_tokens + 2, spans + 1, random) - edges
-        num_removed = min(spans, len(sentinels) - 1)  # spans; the others are kept
+        num_removed = min(spans, len(sentinels) - 1)  # spans that have a sentinel; the others are kept
         segment_is_removed = np.zeros((spans, 2), bool)  # (kept segment, span)
         segment_is_removed[:num_removed, 1] = True
         removed = np.zeros(len(ids), bool)
@@ -156,6 +156,7 @@ class SpanCorruption(_RateNoise):
         source[span_starts] = sentinels[:num_removed]  # a sentinel takes the place of the first token of its span
         stays[span_starts] = True
         span_ends = np.cumsum(span_lengths[:num_removed])
+        # the target: a sentinel before each span, and a final one
         return source[stays], np.insert(ids[removed], np.append(0, span_ends), sentinels[: num_removed + 1])
 
 
@@ -195,7 +196,8 @@ class TextInfilling(_RateNoise):
         while drawn.sum() < noise_tokens:
             drawn = np.concatenate([drawn, _poisson(self.mean_span_length, noise_tokens, random)])
         ends = np.minimum(np.cumsum(drawn), noise_tokens)
-        return np.diff(ends[: int(np.searchsorted(ends, noise_tokens)) + 1], prepend=0)
+        num_spans = int(np.searchsorted(ends, noise_tokens)) + 1  # up to the first that reaches `noise_tokens`
+        return np.diff(ends[:num_spans], prepend=0)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class TokenMasking(_RateNoise):
     mask: int = MASK
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        """Return the ids with some tokens replaced by the mask."""
+        """Return the ids of a row, of which the share `rate` is replaced by the mask."""
         corrupted = ids.copy()
         count = _sample_count(len(ids), self.rate, random)
         corrupted[_sample_indices(items=len(ids), count=count, random=random)] = self.mask
@@ -220,7 +222,7 @@ class TokenDeletion(_RateNoise):
     rate: float
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        """Return the ids without some of them; at least one is kept."""
+        """Return the ids of a row without the share `rate` of them; at least one is kept."""
         kept = np.ones(len(ids), bool)
         count = min(_sample_count(len(ids), self.rate, random), len(ids) - 1)
         kept[_sample_indices(items=len(ids), count=count, random=random)] = False
@@ -234,7 +236,7 @@ class SentencePermutation:
     sentence_ends: tuple[int, ...]
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        """Return the ids with their sentences in random order."""
+        """Return the ids with their sentences in random order; each of the ids `sentence_ends` ends a sentence."""
         sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1)
         order = _sample_indices(items=len(sentences), count=len(sentences), random=random)  # all, shuffled
         return np.concatenate([sentences[index] for index in order])
@@ -262,7 +264,7 @@ class LocalShuffle:
     max_distance: int = 3
 
     def __post_init__(self) -> None:
-        """Check the maximum distance."""
+        """Check the maximum distance, a number of positions."""
         if self.max_distance < 0:
             raise UserError(
                 f"the maximum shuffle distance must be at least 0, not {self.max_distance}: change objective.settings"
@@ -293,13 +295,13 @@ def _sample_count(items: int, rate: float, random: Random) -> int:
 
 
 def _sample_indices(items: int, count: int, random: Random) -> Indices:
-    """Draw min(`count`, `items`) distinct indices below `items`, in random order."""
+    """Draw min(`count`, `items`) distinct indices below `items`, in random order; none for a negative `count`."""
     return np.argsort(random.random(items), kind="stable")[: max(0, count)]
 
 
 def _random_segmentation(items: int, count: int, random: Random) -> Indices:
     """Return the lengths of `count` non-empty segments of `items` items; all segmentations are equally likely."""
-    cuts = np.sort(_sample_indices(items - 1, count - 1, random)) + 1
+    cuts = np.sort(_sample_indices(items=items - 1, count=count - 1, random=random)) + 1  # where segments begin
     return np.diff(cuts, prepend=0, append=items)
 
 

@@ -15,12 +15,13 @@ def prefetch(items: Iterator[Item], depth: int = 2) -> Generator[Item, None, Non
 
     An exception of `items` is raised after the items before it. Closing this generator ends the thread.
     """
+    # items, each in a tuple of one, which distinguishes it from the exception that ends them
     ready: SimpleQueue[tuple[Item] | BaseException] = SimpleQueue()
     free_slots = Semaphore(depth)
     closed = False
 
     def compute_items() -> None:
-        """Put items, as tuples of one, into the queue while slots are free; at the end the error that ended them."""
+        """Put items into the queue while slots are free, and at the end the exception: StopIteration, or an error."""
         try:
             while free_slots.acquire() and not closed:
                 ready.put((next(items),))
@@ -37,5 +38,5 @@ def prefetch(items: Iterator[Item], depth: int = 2) -> Generator[Item, None, Non
             raise item
     finally:
         closed = True
-        free_slots.release()
+        free_slots.release()  # wakes the thread if it waits, so that it sees `closed`
         thread.join()

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PREFLIGHT_FILE = "preflight.json"
 
-POOR_FIT = 1.5  # warn above this multiple of the fertility on the text that the tokenizer was learned from
-MAX_FERTILITY = 0.6  # tokens per character; warn above, if the fertility on that text is not known
+MAX_RATIO_TO_USUAL = 1.5  # warn above this multiple of the tokens per character of the tokenizer's own training text
+MAX_TOKENS_PER_CHARACTER = 0.6  # warn above, if the tokens per character of that text are not known
 MIN_UNSPACED_WORD_LENGTH = 15  # characters per whitespace-separated word in scripts without spaces
 
 MAX_SHOWN = 3  # locations and samples of each kind
@@ -54,7 +54,7 @@ class LengthStats:
         cumulative = np.cumsum([counts[length] for length in lengths])
         sentences = int(cumulative[-1])
         total = sum(length * count for length, count in counts.items())
-        # the shortest length that 50 % and 95 % of the sentences do not exceed
+        # the shortest length that 50 % and 95 % of the sentences (their number rounded up) do not exceed
         median, p95 = (int(lengths[np.searchsorted(cumulative, -(-sentences * share // 100))]) for share in (50, 95))
         return cls(total=total, mean=total / sentences, median=median, p95=p95, max=int(lengths[-1]))
 
@@ -69,8 +69,8 @@ class ColumnReport:
     unknown: float  # share of UNK tokens
 
     @property
-    def fertility(self) -> float | None:
-        """Tokens per character; None for feature vectors, which have no characters."""
+    def tokens_per_character(self) -> float | None:
+        """How finely text is split, in any script; None for feature vectors, which have no characters."""
         return self.tokens.total / max(1, self.characters.total) if self.characters else None
 
 
@@ -155,13 +155,13 @@ class Preflight:
     samples: list[SampleSegmentation]
     memory: MemoryEstimate | None
     #: tokens per character of the text that the source and target tokenizers were learned from, if known
-    fertility: tuple[float | None, float | None] = (None, None)
+    usual_tokens_per_character: tuple[float | None, float | None] = (None, None)
     learned: bool = True  # whether the tokenizers were learned from this corpus
     text: CorpusProfile | None = None  # of all pairs, before filtering
     cleaning: CleaningReport | None = None  # what was removed before everything else
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields and the warnings as JSON values."""
+        """Return all fields, and `warnings` about the data, as JSON values."""
         return asdict(self) | {"warnings": self.warnings}
 
     @property
@@ -170,7 +170,7 @@ class Preflight:
         return list(_warnings(self))
 
     def lines(self) -> list[str]:
-        """Format the report as plain text."""
+        """Format the report as lines of plain text; the warnings are the last ones."""
         out = self.cleaning.lines() if self.cleaning else []
         out += [f"Kept {self.pairs:,} of {self.pairs_read:,} pairs"]
         out += [f"  dropped {pairs.describe(reason)}" for reason, pairs in self.dropped.items()]
@@ -201,7 +201,7 @@ class Preflight:
 
 
 def _format_tokens(tokens: list[str]) -> str:
-    """Join the tokens of a sample with spaces; of a long one the beginning, and the number of the others."""
+    """Join the tokens of a sample with spaces; of more than MAX_SHOWN_TOKENS show how many others there are."""
     hidden = len(tokens) - MAX_SHOWN_TOKENS
     return " ".join(tokens[:MAX_SHOWN_TOKENS]) + (f" … ({hidden:,} more)" if hidden > 0 else "")
 
@@ -209,7 +209,7 @@ def _format_tokens(tokens: list[str]) -> str:
 def _warnings(report: Preflight) -> Iterator[str]:
     """Yield a sentence for everything in the report of a corpus that the user should check."""
     for overlap in report.overlaps:
-        if count := overlap.pairs_in_train or overlap.sources_in_train:
+        if count := overlap.pairs_in_train or overlap.sources_in_train:  # sources only where no pair is equal
             percent = _format_percent(count / overlap.pairs)
             unit = "pairs" if overlap.pairs_in_train else "sources"
             yield f"{percent} of the {unit} of {overlap.name} are also in train: scores will be too optimistic"
@@ -220,6 +220,7 @@ def _warnings(report: Preflight) -> Iterator[str]:
         different_lengths: report.length_mismatch.pairs / report.pairs,
     }
     identical = report.identical.pairs / report.pairs
+    # `repeats_words`: targets repeat much of their sources by nature, as in the correction of spelling
     if report.text is None or not report.text.repeats_words or identical > MAX_REPEATED_SHARE:
         shares["have the same text on both sides, which teaches copying"] = identical
     for problem, share in shares.items():
@@ -227,17 +228,21 @@ def _warnings(report: Preflight) -> Iterator[str]:
         if share > WARNING_SHARE and not is_usual:
             yield f"{_format_percent(share)} of the training pairs {problem}"
     yield from _script_warnings(report.text)
-    for name, column, usual in zip(("source", "target"), (report.source, report.target), report.fertility):
+    columns = (report.source, report.target)
+    for name, column, usual in zip(("source", "target"), columns, report.usual_tokens_per_character):
         if column and column.unknown > 0.01:
             yield f"{_format_percent(column.unknown)} of the {name} tokens are unknown: the vocabulary does not fit"
-        if column and not report.learned:
-            yield from _fertility_warnings(name, column, usual)
+        if column and not report.learned:  # the tokenizers were learned from other text
+            yield from _short_token_warnings(name, column, usual)
     if report.pairs < 1_000:
         yield f"only {report.pairs:,} pairs: expect the model to memorize them rather than to generalize"
 
 
 def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
-    """Warn if the source or the target is written in several scripts."""
+    """Warn if the source or the target is written in several scripts.
+
+    That is so if the most frequent one has less than 1 − MAX_OTHER_SCRIPTS of the letters; Han and kana count as one.
+    """
     for name, profile in (("source", text.source), ("target", text.target)) if text else ():
         shares: Counter[str] = Counter()
         for script, share in profile.scripts.items() if profile else ():
@@ -251,44 +256,47 @@ def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
             )
 
 
-def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) -> Iterator[str]:
+def _short_token_warnings(name: str, column: ColumnReport, usual: float | None) -> Iterator[str]:
     """Warn if a tokenizer splits this text into much smaller tokens than the text that it was learned from.
 
-    `name` is "source" or "target"; `usual` are the tokens per character (fertility) on that text, if known.
+    `name` is "source" or "target"; `usual` are the tokens per character of that text, if known.
     """
-    if column.fertility is None or column.words is None or column.characters is None:
+    if column.tokens_per_character is None or column.words is None or column.characters is None:
         return
     if usual is not None:
-        limit, comparison = POOR_FIT * usual, f" ({usual:.2f} on the text that it was learned from)"
+        limit, comparison = MAX_RATIO_TO_USUAL * usual, f" ({usual:.2f} on the text that it was learned from)"
     else:
         # without spaces between words, tokens are short in any case
         has_spaces = column.characters.total < MIN_UNSPACED_WORD_LENGTH * max(1, column.words.total)
-        limit, comparison = MAX_FERTILITY if has_spaces else math.inf, ""
-    if column.fertility > limit:
+        limit, comparison = MAX_TOKENS_PER_CHARACTER if has_spaces else math.inf, ""
+    if column.tokens_per_character > limit:
         yield (
-            f"the tokenizer splits the {name} into short tokens, {column.fertility:.2f} per character{comparison}: it "
-            "was not learned from such text. Learn the tokenizer from both languages: pretrain on text of both (repeat "
-            "--source)"
+            f"the tokenizer splits the {name} into short tokens, {column.tokens_per_character:.2f} per character"
+            f"{comparison}: it was not learned from such text. Learn the tokenizer from both languages: pretrain on "
+            "text of both (repeat --source)"
         )
 
 
 def load_preflight(folder: Path) -> dict[str, Any]:
-    """Read the preflight report (statistics of the training data) of a run folder; imported runs have none."""
+    """Read the preflight report (statistics of the training data) of a run folder.
+
+    Imported runs have none, which is a FileNotFoundError.
+    """
     return translate_preflight(json.loads((folder / PREFLIGHT_FILE).read_text(encoding="utf-8")))
 
 
-def training_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | None, float | None]:
+def usual_tokens_per_character(values: Mapping[str, Any], joint: bool) -> tuple[float | None, float | None]:
     """Return tokens per character of the text that a run's source and target tokenizers were learned from.
 
     Args:
         values: contents of the run's `preflight.json`.
         joint: whether source and target share the tokenizer.
     """
-    if not values.get("learned", True):
-        source, target = values["fertility"]
+    if not values.get("learned", True):  # learned from text of an earlier run, of which the report has the numbers
+        source, target = values["usual_tokens_per_character"]
         return source, target
-    columns = [values["source"], values["target"] or values["source"]]
-    counts = [  # of tokens and characters
+    columns = [values["source"], values["target"] or values["source"]]  # monolingual text has no target
+    counts = [  # of tokens and characters; none for feature vectors
         (column["tokens"]["total"], column["characters"]["total"]) if column["characters"] else (0, 0)
         for column in columns
     ]

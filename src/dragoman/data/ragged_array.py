@@ -22,12 +22,12 @@ class RaggedArray:
 
     @property
     def features(self) -> int:
-        """Size of the vectors; 0 for ids."""
+        """Size of the vectors; 0 for token ids."""
         return self.values.shape[1] if self.values.ndim > 1 else 0
 
     @staticmethod
     def from_rows(rows: Iterable[Ids]) -> RaggedArray:
-        """Build the array from rows of different lengths: ids, or vectors S F."""
+        """Build the array from rows of different lengths: token ids, or vectors S F."""
         arrays = list(rows)
         return RaggedArray(np.concatenate(arrays), np.array([len(row) for row in arrays], np.int64))
 
@@ -43,7 +43,7 @@ class RaggedArray:
         A token is one id for all rows, or an array with one id per row.
         """
         new_lengths = self.lengths + len(prefix) + len(suffix)
-        starts = _starts(new_lengths)
+        starts = _starts(new_lengths)  # of the rows in the concatenated array
         values = np.empty(int(new_lengths.sum()), np.int64)
         values[row_positions(starts + len(prefix), self.lengths)] = self.values
         for position, token in enumerate(prefix):
@@ -56,12 +56,16 @@ class RaggedArray:
         """Return this array's row i where condition[i] is true, else row i of `other`."""
         if condition.all():
             return self
+        # in the concatenated values of both arrays
         starts = np.where(condition, _starts(self.lengths), len(self.values) + _starts(other.lengths))
         lengths = np.where(condition, self.lengths, other.lengths)
         return RaggedArray(np.concatenate((self.values, other.values))[row_positions(starts, lengths)], lengths)
 
     def padded(self, pad: int, multiples: tuple[int, int] = (1, 1)) -> Ids:
-        """Pad every row to the longest: B S ids or B S F vectors; B and S are rounded up to `multiples`."""
+        """Pad every row to the longest with the id `pad`, or with zeros: B S ids or B S F vectors.
+
+        B and S are rounded up to `multiples`.
+        """
         rows = round_up(len(self.lengths), multiples[0])
         longest = round_up(int(self.lengths.max()), multiples[1])
         padded = self._filled((rows, longest), pad)
@@ -69,7 +73,7 @@ class RaggedArray:
         return padded
 
     def packed(self, pad: int, row_length: int) -> Ids:
-        """Concatenate all rows and pad them to `row_length`: 1 S ids or 1 S F vectors."""
+        """Concatenate all rows, and pad the result with the id `pad`, or with zeros, to `row_length`: 1 S or 1 S F."""
         packed = self._filled((1, row_length), pad)
         packed[0, : len(self.values)] = self.values
         return packed
@@ -80,22 +84,23 @@ class RaggedArray:
         First `max_sequences` lengths, those of the rows and then zeros, so that all batches have the same shape; then
         the padding at the end, divided into sequences of at most `max_length`, and zeros again.
         """
+        # room for the most sequences of padding that a row can have: row_length / max_length, rounded up
         lengths = np.zeros(max_sequences + -(-row_length // max_length), np.int64)
         lengths[: len(self.lengths)] = self.lengths
-        padding = row_length - len(self.values)
+        padding = row_length - len(self.values)  # positions
         padding_lengths = np.minimum(max_length, padding - max_length * np.arange(-(-padding // max_length)))
         lengths[max_sequences : max_sequences + len(padding_lengths)] = padding_lengths
         return lengths
 
     def _filled(self, shape: tuple[int, int], pad: int) -> Ids:
-        """Return an array of padding: `pad` for ids, zeros for vectors."""
+        """Return an array of padding with B S = `shape`: B S ids, all `pad`, or B S F vectors of zeros."""
         if self.values.ndim > 1:
             return np.zeros((*shape, *self.values.shape[1:]), np.float32)
         return np.full(shape, pad, np.int64)
 
 
 def round_up(number: float, multiple: int) -> int:
-    """Return the smallest multiple that is not below the number."""
+    """Return the smallest multiple of `multiple` that is not below the number."""
     return int(-(-number // multiple) * multiple)
 
 

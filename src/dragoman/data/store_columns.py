@@ -45,7 +45,7 @@ class TokenRows:
         return self.tokens[start : start + self.lengths[index]]
 
     def rows(self, indices: Indices) -> NDArray[Any]:
-        """Return the concatenated tokens of some rows."""
+        """Return the tokens, or feature vectors, of some rows, concatenated."""
         return self.tokens[row_positions(self.offsets[indices], self.lengths[indices])]
 
 
@@ -53,7 +53,7 @@ class LoadedRows(TokenRows):
     """Copies of some rows of a column; `indices` are their sorted row numbers."""
 
     def __init__(self, indices: Indices, lengths: NDArray[np.int32], tokens: NDArray[Any]) -> None:
-        """Keep the rows of these (sorted) store indices: their lengths, and their `tokens`, concatenated."""
+        """Keep the rows of these (sorted) indices of the store: their lengths, and their `tokens`, concatenated."""
         self.indices, self.lengths, self.tokens = indices, lengths, tokens
         self.offsets = np.cumsum(lengths, dtype=np.int64) - lengths
 
@@ -67,7 +67,7 @@ class MappedRows(TokenRows):
         Its memory pages are released whenever `release_after` rows have been read; 0: never.
         """
         self._maps: list[mmap.mmap] = []
-        self._release_after, self._unreleased = release_after, 0
+        self._release_after, self._unreleased = release_after, 0  # `_unreleased`: rows read since the last release
         values = self._map_file(folder / f"{info.name}.tokens", info.dtype, tokens * max(1, info.features))
         self.tokens = values.reshape(-1, info.features) if info.features else values
         self.lengths = self._map_file(folder / f"{info.name}.lengths", np.dtype(np.int32), rows)
@@ -86,18 +86,22 @@ class MappedRows(TokenRows):
         return tokens
 
     def _count_read(self, rows: int, size: int) -> None:
-        """Release memory pages after enough reads; rows of `size` bytes together count at least once per 64 KiB."""
+        """Release memory pages after `_release_after` reads (0: never).
+
+        A row counts as one read, but rows of `size` bytes together count at least once per 64 KiB.
+        """
         self._unreleased += max(rows, size // 2**16)
         if self._release_after and self._unreleased > self._release_after:
             self.release()
 
     def release(self) -> None:
-        """Release the pages that were read, which otherwise count as resident memory of this process.
+        """Release the memory pages that were read, which otherwise count as resident memory of this process.
 
-        The system keeps them cached. Reading a row maps up to 64 KiB of each of the three files.
+        The system keeps them cached. Reading a row maps up to 64 KiB of each of the files of tokens, lengths and
+        offsets.
         """
         self._unreleased = 0
-        for mapped in self._maps if hasattr(mmap, "MADV_DONTNEED") else []:
+        for mapped in self._maps if hasattr(mmap, "MADV_DONTNEED") else []:  # not on Windows
             mapped.madvise(mmap.MADV_DONTNEED)
 
     def _map_file(self, path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
@@ -148,14 +152,16 @@ class StoreColumn:
     @property
     def lengths(self) -> NDArray[np.int32] | ShardedLengths:
         """Return the length of every row: an array, or if large or sharded an object that is indexed like one."""
-        return ShardedLengths(self) if self._release_after or len(self.folders) > 1 else self._mapped_shard(0).lengths
+        is_large = self._release_after > 0  # pages are released after some reads
+        return ShardedLengths(self) if is_large or len(self.folders) > 1 else self._mapped_shard(0).lengths
 
     def preload(self, indices: Indices) -> None:
         """Copy the rows of these store indices, which are about to be read, into memory if the column is large.
 
-        Each page is then read once. The rows that were preloaded before are replaced.
+        Each memory page is then read once. The rows that were preloaded before are replaced; rows of more than
+        MAX_PRELOAD_BYTES are not preloaded.
         """
-        if not self._release_after:  # a small column stays in memory anyway
+        if not self._release_after:  # a small column, whose pages are never released, stays in memory anyway
             return
         indices = np.unique(indices)
         lengths: list[NDArray[np.int32]] = []
@@ -174,17 +180,22 @@ class StoreColumn:
         loaded = self._loaded  # a local reference, because another thread may preload
         if loaded is None:
             return None
+        # where the indices are among the sorted preloaded ones, if they are
         positions = np.minimum(np.searchsorted(loaded.indices, indices), len(loaded.indices) - 1)
         return (loaded, positions) if (loaded.indices[positions] == indices).all() else None
 
     def with_rows(self, indices: Indices, rows: RaggedArray) -> StoreColumn:
-        """Return a copy of the column in which the rows with these (sorted) store indices have other tokens."""
+        """Return a copy of the column in which the rows with these (sorted) store indices have other tokens.
+
+        They replace the preloaded rows, so that `row` returns them, and the stored tokens of any other row. Only `row`
+        may be used: `rows` returns stored tokens unless all rows are replaced, and `lengths` may be the stored ones.
+        """
         changed = copy(self)
         changed._loaded = LoadedRows(indices, rows.lengths.astype(np.int32), rows.values)
         return changed
 
     def read(self, indices: Indices) -> RaggedArray:
-        """Return the rows of these indices, tokens or feature vectors."""
+        """Return the rows with these indices over all shards, tokens or feature vectors."""
         if self.features:
             return RaggedArray.from_rows(self.row(index) for index in indices.tolist())
         return RaggedArray(self.rows(indices), self.lengths[indices].astype(np.int64))
@@ -199,14 +210,14 @@ class StoreColumn:
         return self._mapped_shard(shard).row(index - first_row)
 
     def rows(self, indices: Indices) -> NDArray[Any]:
-        """Return the concatenated tokens of some rows, from memory if they were preloaded, else from their shards."""
+        """Return the tokens of the rows with these indices, concatenated: preloaded ones, or from their shards."""
         if self._loaded is not None and (preloaded := self.find_preloaded(indices)):
             loaded, positions = preloaded
             return loaded.rows(positions)
         if len(self.folders) == 1:
             return self._mapped_shard(0).rows(indices)
         lengths = self.lengths[indices]
-        ends = np.cumsum(lengths, dtype=np.int64)
+        ends = np.cumsum(lengths, dtype=np.int64)  # of the rows in the result
         shape = (int(ends[-1]), self.features) if self.features else (int(ends[-1]),)
         tokens = np.empty(shape, self.info.dtype)
         for shard, positions, rows_in_shard in self.split_by_shard(indices):
@@ -214,8 +225,8 @@ class StoreColumn:
         return tokens
 
     def split_by_shard(self, indices: Indices) -> Iterator[tuple[MappedRows, Indices, Indices]]:
-        """Group rows by shard: yield the shard, the positions of its rows in `indices`, and their numbers in it."""
-        shards = np.searchsorted(self.ends, indices, side="right")
+        """Group rows by shard: yield the shard, the positions of its rows in `indices`, and their row numbers in it."""
+        shards = np.searchsorted(self.ends, indices, side="right")  # of each row
         order = np.argsort(shards, kind="stable")
         for positions in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             if len(positions):
@@ -236,11 +247,11 @@ class ShardedLengths:
         return int(self.column.ends[-1])
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the lengths at an index, a slice or an array of indices."""
+        """Return the lengths at an index, a slice or an array of indices, like a numpy array."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         indices = np.asarray(rows, np.int64)
-        if not indices.ndim:
+        if not indices.ndim:  # a single index
             return self[indices[None]][0]
         if preloaded := self.column.find_preloaded(indices):
             loaded, positions = preloaded

@@ -34,7 +34,7 @@ class GeneratedExample:
 
     @property
     def key(self) -> str:
-        """The input of the example: examples with the same input are duplicates."""
+        """The input of the example (turns, or source and features): examples with the same input are duplicates."""
         return "\t".join(self.turns or filter(None, (self.source, self.features)))
 
     @property
@@ -44,7 +44,7 @@ class GeneratedExample:
 
 
 def split_of(text: str) -> str:
-    """Return the split of a text by its checksum: a sixteenth of all texts are in valid, another one in test."""
+    """Return the split of a text by its checksum: "valid" and "test" have 1/16 of all texts each, "train" the rest."""
     return {0: "valid", 1: "test"}.get(zlib.crc32(text.encode()) % 16, "train")
 
 
@@ -77,7 +77,10 @@ class Fact:
 
 
 def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Return a fact such as “Anna put the red ball in the kitchen .”; the person `other` does not occur in it."""
+    """Return a fact such as “Anna put the red ball in the kitchen .”, with questions about it.
+
+    Words `begin` to `end` − 1 of the fact are the answer of a question. The person `other` does not occur in it.
+    """
     color, place = random.choice(COLORS), random.choice(PLACES)
     words = (person, "put", "the", color, thing, "in", "the", place, ".")
     questions = (
@@ -90,7 +93,7 @@ def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
 
 
 def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Return a fact such as “Anna gave the ball to Ben on Monday .”, with questions about it."""
+    """Return a fact such as “Anna gave the ball to Ben on Monday .”; words `begin` … `end` − 1 answer a question."""
     day = random.choice(DAYS)
     words = (person, "gave", "the", thing, "to", other, "on", day, ".")
     questions = (
@@ -103,7 +106,10 @@ def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
 
 
 def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Return a fact such as “Anna bought the ball from Ben for seven coins .”, with questions about it."""
+    """Return a fact such as “Anna bought the ball from Ben for ten coins .”.
+
+    Words `begin` to `end` − 1 of the fact are the answer of a question.
+    """
     price = random.choice(NUMBER_WORDS)
     words = (person, "bought", "the", thing, "from", other, "for", price, "coins", ".")
     questions = (
@@ -117,7 +123,7 @@ def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
 
 
 def _story(random: Random) -> list[Fact]:
-    """Return two to four facts about different people and things, so that every question has one answer."""
+    """Return two to four facts (sentences) about different people and things, so that every question has one answer."""
     count = random.randint(2, 4)
     people, things = random.sample(PEOPLE, 2 * count), random.sample(THINGS, count)
     make_facts = random.choices((_put_fact, _give_fact, _buy_fact), k=count)
@@ -128,8 +134,11 @@ def _story(random: Random) -> list[Fact]:
 
 
 def span_example(random: Random) -> GeneratedExample:
-    """Draw extractive question answering as tagging: question and context, B and I on the answer and O elsewhere."""
-    story = _story(random)
+    """Draw extractive question answering as tagging: the source is a question and its context.
+
+    The target has a tag for each word: B at the first word of the answer in the context, I at its other words, else O.
+    """
+    story = _story(random)  # facts (sentences) with questions
     number = random.randrange(len(story))
     question, begin, end = random.choice(story[number].questions)
     tags = ["O"] * len(question.split())
@@ -142,7 +151,7 @@ def span_example(random: Random) -> GeneratedExample:
 
 def answer_example(random: Random) -> GeneratedExample:
     """Draw a question with its context; the target is a phrase of the context, yes, no, or a number of people."""
-    story = _story(random)
+    story = _story(random)  # facts (sentences) with questions
     fact = random.choice(story)
     kind = random.choice(("phrase", "phrase", "yes-no", "count"))
     if kind == "phrase":
@@ -187,8 +196,8 @@ def dialogue_example(random: Random) -> GeneratedExample:
     The reply is determined by all turns before it: the question for the first slot (what must be known, such as the
     day) without a value, or the confirmation. The user may correct a value.
     """
-    kind = random.choice(("table", "room", "ticket", "car"))
-    known: dict[str, str] = {}  # values of the slots so far
+    kind = random.choice(("table", "room", "ticket", "car"))  # what is reserved
+    known: dict[str, str] = {}  # values by the name of the slot, so far
 
     def say(slots: Sequence[str]) -> str:
         """Choose new values of these slots, and return how the user says them."""
@@ -248,25 +257,33 @@ MAX_TREE_DEPTH = 8
 def expand(rules: Rules, symbol: str, random: Random, depth: int = 0) -> Tree:
     """Draw a tree with the root `symbol` from a context-free grammar, which maps each symbol to its right-hand sides.
 
-    From MAX_TREE_DEPTH on, the first rule of each symbol is taken, which leads to an end; `depth` is that of the root.
+    From MAX_TREE_DEPTH on, the first right-hand side of each symbol is taken, which leads to an end. `depth` is that of
+    the root in the whole tree.
     """
-    rule = random.choice(rules[symbol]) if depth < MAX_TREE_DEPTH else rules[symbol][0]
-    return symbol, [expand(rules, part, random, depth + 1) if part in rules else part for part in rule]
+    parts = random.choice(rules[symbol]) if depth < MAX_TREE_DEPTH else rules[symbol][0]
+    # symbols without rules are words
+    return symbol, [expand(rules, part, random, depth + 1) if part in rules else part for part in parts]
 
 
 def tree_words(tree: Tree) -> list[str]:
-    """Return the words of a tree from left to right."""
-    return [word for child in tree[1] for word in ([child] if isinstance(child, str) else tree_words(child))]
+    """Return the words of a tree, (symbol, children), from left to right; a child is a word or a tree."""
+    _, children = tree
+    return [word for child in children for word in ([child] if isinstance(child, str) else tree_words(child))]
 
 
 def bracketed(tree: Tree) -> str:
-    """Write a tree with labeled brackets, all tokens separated by spaces: (NP (Det the ) (N dog ) )."""
-    children = " ".join(child if isinstance(child, str) else bracketed(child) for child in tree[1])
-    return f"({tree[0].partition('-')[0]} {children} )"
+    """Write a tree with labeled brackets, all tokens separated by spaces: (NP (Det the ) (N dog ) ).
+
+    A tree is (symbol, children), and a child is a word or a tree. The label is the symbol up to a hyphen, after which
+    the grammar names variants: NP for NP-simple.
+    """
+    symbol, children = tree
+    contents = " ".join(child if isinstance(child, str) else bracketed(child) for child in children)
+    return f"({symbol.partition('-')[0]} {contents} )"
 
 
 def tree_example(random: Random) -> GeneratedExample:
-    """Draw an example of parsing: the source is a sentence, the target its tree with labeled brackets."""
+    """Draw an example of constituency parsing: the source is a sentence, the target its tree with labeled brackets."""
     tree = expand(TREE_RULES, "S", random)
     return GeneratedExample(" ".join([*tree_words(tree), "."]), bracketed(tree))
 
@@ -298,7 +315,10 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[int, int], bool]]] = {
 
 
 def _list_phrase(random: Random) -> Phrase:
-    """Return a phrase for a list of numbers, such as “the squares of the even numbers from 2 to 9”."""
+    """Return a phrase for a list of numbers, such as “the squares of the even numbers from 2 to 9”.
+
+    With it come the Python expression for it and its value.
+    """
     low = random.randint(1, 9)
     high = low + random.randint(2, 12)
     kind, code, values = random.choice(
@@ -309,7 +329,11 @@ def _list_phrase(random: Random) -> Phrase:
                 f"[x for x in range({low}, {high + 1}) if x % 2 == 0]",
                 [*range(low + low % 2, high + 1, 2)],
             ),
-            ("odd numbers", f"[x for x in range({low}, {high + 1}) if x % 2 == 1]", [*range(low | 1, high + 1, 2)]),
+            (  # low | 1: the first odd number
+                "odd numbers",
+                f"[x for x in range({low}, {high + 1}) if x % 2 == 1]",
+                [*range(low | 1, high + 1, 2)],
+            ),
         )
     )
     text = f"the {kind} from {low} to {high}"
@@ -326,7 +350,8 @@ def _list_phrase(random: Random) -> Phrase:
 def _number_phrase(random: Random, depth: int = 0) -> Phrase:
     """Return a phrase for a number: “the sum of the odd numbers from 1 to 7”, “the length of the word apple”, ….
 
-    A phrase inside another one (`depth` 1) is a constant or made from a list, so that operations are not nested.
+    With it come the Python expression for it and its value. A phrase inside another one (`depth` 1) is a constant or
+    made from a list, so that operations are not nested.
     """
     kind = random.choice(("constant", "list", "list", "operation", "length") if depth == 0 else ("constant", "list"))
     if kind == "constant":
@@ -355,7 +380,10 @@ def _number_phrase(random: Random, depth: int = 0) -> Phrase:
 
 
 def _text_phrase(random: Random) -> Phrase:
-    """Return a phrase for a text: the word apple in upper case, reversed or repeated, or its first letters."""
+    """Return a phrase for a text, its Python expression and its value: the word apple in upper case, reversed, ….
+
+    It may also be repeated, or only its first letters.
+    """
     word, count = random.choice(WORDS), random.randint(2, 4)
     text, code, value = random.choice(
         (
@@ -369,7 +397,10 @@ def _text_phrase(random: Random) -> Phrase:
 
 
 def _conditional_phrase(random: Random) -> Phrase:
-    """Return a conditional phrase: “the word plum if the sum of … is greater than 5 , otherwise the word peach”."""
+    """Return a conditional phrase: “the word plum if the sum of … is greater than 5 , otherwise the word peach”.
+
+    With it come the Python expression for it and its value.
+    """
     name = random.choice(tuple(COMPARISONS))
     sign, holds = COMPARISONS[name]
     number, limit = _number_phrase(random, depth=1), random.randint(1, 60)
@@ -383,7 +414,7 @@ def _conditional_phrase(random: Random) -> Phrase:
 
 def python_example(random: Random) -> GeneratedExample:
     """Draw an example of code generation: a description, and a line of Python that prints or assigns its value."""
-    # twice, so that two of five examples are numbers
+    # phrases for a number are twice as likely as the others
     draw_phrase = random.choice((_number_phrase, _number_phrase, _list_phrase, _text_phrase, _conditional_phrase))
     phrase = draw_phrase(random)
     if random.random() < 0.5:

@@ -37,7 +37,7 @@ _OTHER_ENCODINGS = (  # UTF-32 first: its byte order mark begins with that of UT
 
 @contextmanager
 def open_file(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file for reading; raise a UserError if that fails."""
+    """Open a file for reading bytes; raise a UserError if that fails."""
     try:
         with path.open("rb") as file:
             yield file
@@ -64,7 +64,7 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a plain or compressed file for reading."""
+    """Open a plain or compressed file for reading its decompressed bytes; raise a UserError if that fails."""
     with open_file(path) as file, decompressed(file, path) as content:
         yield content
 
@@ -72,7 +72,8 @@ def open_decompressed(path: Path) -> Iterator[io.BufferedReader]:
 def read_raw_lines(path: Path, allow_empty: bool = False) -> Iterator[bytes]:
     """Read the lines of a file, without line ends and byte order mark; raise a UserError if it is not text.
 
-    Only a line feed ends a line: U+2028, form feeds and similar characters are part of a sentence.
+    Only a line feed ends a line: U+2028, form feeds and similar characters are part of a sentence. An empty file is a
+    UserError unless `allow_empty`.
     """
     with open_decompressed(path) as stream:
         check_is_text(stream.peek(HEAD_BYTES)[:HEAD_BYTES], path)
@@ -80,7 +81,10 @@ def read_raw_lines(path: Path, allow_empty: bool = False) -> Iterator[bytes]:
 
 
 def split_lines(stream: BinaryIO, path: Path, allow_empty: bool = False) -> Iterator[bytes]:
-    """Yield the lines of an open file as `read_raw_lines` does; `path` names the file in errors."""
+    """Yield the lines of an open file, without line ends and byte order mark; `path` names the file in errors.
+
+    An empty file is a UserError unless `allow_empty`; a line longer than MAX_LINE_BYTES (16 MiB) always is.
+    """
     number = 0
     for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), 1):
         if len(line) == MAX_LINE_BYTES and line[-1:] != b"\n":
@@ -93,22 +97,22 @@ def split_lines(stream: BinaryIO, path: Path, allow_empty: bool = False) -> Iter
 
 
 def check_is_text(head: bytes, path: Path) -> None:
-    """Raise a UserError if a file is in another encoding or binary, as far as its first bytes tell."""
+    """Raise a UserError if a file is binary, or in another encoding than UTF-8, as far as its first bytes tell."""
     for mark, encoding in _OTHER_ENCODINGS:
         if head.startswith(mark):
             raise UserError(_conversion(path, encoding))
     for first_bytes, (kind, advice) in _BINARY_KINDS.items():
         if head.startswith(first_bytes):
             raise UserError(f"expected a text file, but {path} is {kind}: {advice}")
-    if head.count(0) > MAX_NUL_SHARE * len(head):
-        halves = [half.count(0) for half in (head[::2], head[1::2])]  # of Latin text in UTF-16 every second byte is 0
-        if min(halves) * 10 < max(halves):
-            raise UserError(_conversion(path, "UTF-16LE" if halves[1] > halves[0] else "UTF-16BE"))
+    if head.count(0) > MAX_NUL_SHARE * len(head):  # bytes that are 0 do not occur in text
+        even, odd = head[::2].count(0), head[1::2].count(0)  # of Latin text in UTF-16 every second byte is 0
+        if min(even, odd) * 10 < max(even, odd):
+            raise UserError(_conversion(path, "UTF-16LE" if odd > even else "UTF-16BE"))
         raise UserError(f"{path} is a binary file: expected UTF-8 text, or a file with a suffix of a known format")
 
 
 def _conversion(path: Path, encoding: str) -> str:
-    """Return the message about a file in the encoding `encoding` instead of UTF-8, with the command to convert it."""
+    """Return the message about a file that is not in UTF-8, but in `encoding`, with the command that converts it."""
     return (
         f"{path} is encoded in {encoding}, but text must be UTF-8: convert it with "
         f"iconv -f {encoding} -t UTF-8 {path.name} > {path.stem}.utf8{path.suffix}"
@@ -138,6 +142,7 @@ def _suggestion(path: Path) -> str:
     except OSError:
         return f": its folder {path.parent} is missing"
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    # the path may be the stem of a Moses corpus: `corpus` where there are corpus.de and corpus.en
     languages = sorted(suffix for name in names if (suffix := _language_suffix(name, path.name)))
     if len(languages) > 1:
         return f": for the files of {path.name} in {' and '.join(languages[:2])}, add --from and --to with languages"

@@ -124,13 +124,17 @@ class CorpusProfile:
 
     @property
     def repeats_words(self) -> bool:
-        """Whether targets repeat much of their sources by nature: in words that are corrected, inflected or spelled."""
+        """Whether targets repeat much of their sources by nature.
+
+        That is so if most lines are single words in common scripts, which are corrected, inflected or spelled, or if
+        targets copy more of their words (`copied_share`) than translations do.
+        """
         texts = [text for text in (self.source, self.target) if text]
         are_words = all(text.single_word_lines > 0.5 for text in texts)
         return (are_words and self.script_overlap > 0.5) or (self.copied_share or 0.0) > MAX_COPIED_TRANSLATION
 
     def lines(self) -> list[str]:
-        """Format the statistics for the preflight report."""
+        """Format the statistics for the preflight report; rare words occur at most five times in the target."""
         lines = [f"  {name}: {text}" for name, text in (("source", self.source), ("target", self.target)) if text]
         if self.copied_share is not None:
             rare = "" if self.rare_copied_share is None else f", {100 * self.rare_copied_share:.0f} % of the rare ones"
@@ -148,19 +152,19 @@ class SymbolCounts:
 
     @classmethod
     def from_lines(cls, lines: Sequence[Sequence[str]]) -> SymbolCounts:
-        """Count the symbols of lines: how often each occurs, and in how many lines."""
+        """Count the symbols of lines: how often each occurs, and in how many lines; a line is a list of symbols."""
         in_lines = Counter(chain.from_iterable(map(set, lines)))
         return cls(occurrences=Counter(chain.from_iterable(lines)), lines=in_lines)
 
     def merge(self, later: SymbolCounts) -> None:
-        """Add the counts of later text, unless there are too many symbols already."""
+        """Add the counts of later text, unless there are more than MAX_COUNTED_SYMBOLS already (not `is_complete`)."""
         if self.is_complete:
             self.occurrences.update(later.occurrences)
             self.lines.update(later.lines)
             self.is_complete = len(self.occurrences) <= MAX_COUNTED_SYMBOLS
 
     def unknown_share(self, text: SymbolCounts) -> float:
-        """Return the share of the symbols of another text that do not occur here."""
+        """Return the share of another text that is in symbols which do not occur here."""
         unknown = sum(count for symbol, count in text.occurrences.items() if symbol not in self.occurrences)
         return unknown / max(1, text.occurrences.total())
 
@@ -178,7 +182,10 @@ class TextCounts:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> TextCounts:
-        """Count the texts of a column, each one a line; empty ones are left out."""
+        """Count the lines, words and characters of texts, each one a line; empty ones are left out.
+
+        Words, or symbols, stand between spaces. `sentence_lines` end with a full stop, a question mark or the like.
+        """
         lines = [words for text in texts if (words := text.split())]
         return cls(
             lines=len(lines),
@@ -202,7 +209,7 @@ class TextCounts:
         """Return the statistics of the counted text, or None if nothing was counted."""
         if not self.lines:
             return None
-        occurrences, in_lines = self.symbols.occurrences, self.symbols.lines
+        occurrences, in_lines = self.symbols.occurrences, self.symbols.lines  # by symbol, which stands between spaces
         counted, characters = occurrences.total(), self.characters.total()
         by_frequency = sorted(occurrences.values(), reverse=True)
         scripts = script_shares(self.characters)
@@ -221,7 +228,7 @@ class TextCounts:
             sentence_lines=self.sentence_lines / self.lines,
             symbols=len(occurrences),
             is_counted=self.symbols.is_complete,
-            unseen_share=sum(count == 1 for count in in_lines.values()) / counted,
+            unseen_share=sum(count == 1 for count in in_lines.values()) / counted,  # Good–Turing estimate
             coverage={number: sum(by_frequency[:number]) / counted for number in COVERED_SYMBOLS},
             attached_punctuation=_attached_punctuation(occurrences),
             punctuation=signs / characters,
@@ -256,7 +263,7 @@ class CorpusCounts:
         """Add the counts of later pairs."""
         self.source.merge(later.source)
         self.target.merge(later.target)
-        if self.target_words.is_complete:
+        if self.target_words.is_complete:  # otherwise words are not counted any further
             self.copied_words.update(later.copied_words)
         self.target_words.merge(later.target_words)
         self.ratios.update(later.ratios)
@@ -300,19 +307,26 @@ def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
 
 
 def alphabet_size(texts: Iterable[TextCounts]) -> int:
-    """Return how many characters, the most frequent ones, make up nearly all of some texts (`ALPHABET_COVERAGE`)."""
+    """Return how many of the most frequent characters make up the share ALPHABET_COVERAGE (99.95 %) of some texts."""
     counts = sum((text.characters for text in texts), Counter[str]())
-    covered = accumulate(sorted(counts.values(), reverse=True))  # by the most frequent 1, 2, … characters
-    return 1 + sum(occurrences < ALPHABET_COVERAGE * counts.total() for occurrences in covered)
+    covered = accumulate(sorted(counts.values(), reverse=True))  # occurrences of the most frequent 1, 2, … characters
+    num_too_few = sum(occurrences < ALPHABET_COVERAGE * counts.total() for occurrences in covered)
+    return 1 + num_too_few
 
 
 def is_profiled(chunk: int) -> bool:
-    """Whether the text of the chunk with this number is counted: a large corpus needs only a sample of its chunks."""
+    """Whether the text of the chunk with this number is counted: the first FIRST_CHUNKS, then one in CHUNK_INTERVAL.
+
+    Of a large corpus a sample is enough.
+    """
     return chunk < FIRST_CHUNKS or chunk % CHUNK_INTERVAL == 0
 
 
 def _decompose(characters: Counter[str]) -> Counter[str]:
-    """Return how often each letter and mark occurs in the decomposition (Unicode NFD) of a text of `characters`."""
+    """Return how often each letter and mark occurs in a text after it is decomposed (Unicode NFD).
+
+    `characters` says how often each character occurs in the text.
+    """
     letters: Counter[str] = Counter()
     for character, count in characters.items():
         letters.update(dict.fromkeys(unicodedata.normalize("NFD", character), count))
@@ -325,7 +339,10 @@ def _share_of_singletons(counts: Counter[str]) -> float:
 
 
 def _is_composed(character: str) -> bool:
-    """Whether composition (Unicode NFC) keeps a character in any text, unlike marks, and jamo within a syllable."""
+    """Whether composition (Unicode NFC) keeps a character in any text.
+
+    It does not keep combining marks, and jamo (Korean letters) that continue a syllable, which join what precedes them.
+    """
     is_jamo = "\u1160" <= character <= "\u11ff"  # vowels and final consonants
     is_unchanged = unicodedata.normalize("NFC", character) == character
     return is_unchanged and not unicodedata.combining(character) and not is_jamo
@@ -337,8 +354,8 @@ def _attached_punctuation(occurrences: Counter[str]) -> float:
     `occurrences` counts the symbols between spaces, such as “house” and “house.”, whose core is the word “house”.
     """
     cores = {symbol: core for symbol in occurrences if len(core := _strip_punctuation(symbol)) >= MIN_CORE_LENGTH}
-    forms = Counter(cores.values())  # number of different symbols of each core
-    attached = sum(occurrences[symbol] for symbol, core in cores.items() if symbol != core and forms[core] > 1)
+    num_symbols = Counter(cores.values())  # by core
+    attached = sum(occurrences[symbol] for symbol, core in cores.items() if symbol != core and num_symbols[core] > 1)
     return attached / max(1, occurrences.total())
 
 

@@ -65,7 +65,8 @@ class TokenStore:
     def __init__(self, folder: Path) -> None:
         """Read the index of a store and check the sizes of its files; raise a UserError if it is damaged.
 
-        In the index, `sides` are the columns (source, target, flags) and `longest` is the maximum length of a row.
+        In the index, `sides` are the columns (source, target, flags) and `longest` is the maximum length of a row. The
+        rows are in `folder` itself (SINGLE_FOLDER_VERSION) or in shards, its subfolders.
         """
         self.folder = folder
         index = _read_index(folder)
@@ -100,7 +101,7 @@ class TokenStore:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the longer column."""
+        """Number of tokens of the column (source or target) with more of them."""
         return max(column.tokens for column in self.columns)
 
     def source(self, index: int) -> NDArray[Any]:
@@ -118,7 +119,7 @@ class TokenStore:
 
     def preload(self, pairs: NDArray[np.int64]) -> None:
         """Copy the pairs with these indices, which are about to be read, into memory if the store is large."""
-        columns = list(self.columns[:1] if self.monolingual else self.columns)  # monolingual: source and target are one
+        columns = list(self.columns[:1] if self.monolingual else self.columns)  # monolingual: both are the same column
         for column in columns if self.flags is None else [*columns, self.flags]:
             column.preload(pairs)
 
@@ -127,7 +128,7 @@ class TokenStore:
         return not self._has_flag(index, STARTS_MID_LINE)
 
     def ends_line(self, index: int) -> bool:
-        """Whether a row of text ends its line."""
+        """Whether a row of text ends its line, and the line does not go on in the next row."""
         return not self._has_flag(index, ENDS_MID_LINE)
 
     def follows_previous(self, index: int) -> bool:
@@ -136,7 +137,7 @@ class TokenStore:
 
     def same_document(self, first: int, second: int) -> bool:
         """Whether two rows belong to the same document; False for old stores, which do not know."""
-        rows = range(min(first, second) + 1, max(first, second) + 1)
+        rows = range(min(first, second) + 1, max(first, second) + 1)  # each of them follows the previous row in it
         return self.flags is not None and all(self._has_flag(row, FOLLOWS_PREVIOUS_ROW) for row in rows)
 
     def _has_flag(self, index: int, flag: int) -> bool:
@@ -148,7 +149,7 @@ class TokenStore:
         path = self.folder / LENGTH_COUNTS_FILE
         if not path.exists():  # a store without shards
             return count_lengths(self)
-        table = np.fromfile(path, np.int64)
+        table = np.fromfile(path, np.int64)  # triples of source length, target length and number of pairs
         if len(table) % 3 or table[2::3].sum() != self.pairs:
             raise damaged_store(self.folder)
         return LengthCounts(*table.reshape(-1, 3).T)
@@ -157,7 +158,7 @@ class TokenStore:
 def count_lengths(store: TokenStore) -> LengthCounts:
     """Count how many pairs have each combination of source and target length, from all rows."""
     counts = LengthCounts(*np.zeros((3, 0), np.int64))
-    for start in range(0, len(store), ROWS_PER_SLICE):
+    for start in range(0, len(store), ROWS_PER_SLICE):  # in slices, so that memory is bounded
         rows = slice(start, start + ROWS_PER_SLICE)
         source, target = (np.asarray(column.lengths[rows], np.int64) for column in store.columns)
         counts = merge_length_counts([counts, LengthCounts(source, target, np.ones_like(source))])
@@ -167,7 +168,8 @@ def count_lengths(store: TokenStore) -> LengthCounts:
 def merge_length_counts(counts: list[LengthCounts]) -> LengthCounts:
     """Add histograms of (source length, target length): sum the pairs of equal lengths."""
     source, target, pairs = (np.concatenate(arrays) for arrays in zip(*counts))
-    lengths, inverse = np.unique(source << 32 | target, return_inverse=True)  # both lengths in one integer
+    # both lengths in one integer, the target length in its lower 32 bits
+    lengths, inverse = np.unique(source << 32 | target, return_inverse=True)
     sums = np.zeros(len(lengths), np.int64)
     np.add.at(sums, inverse, pairs)
     return LengthCounts(source=lengths >> 32, target=lengths & 0xFFFFFFFF, pairs=sums)
@@ -180,7 +182,7 @@ def _check_file_sizes(info: ColumnInfo, folders: list[Path], pairs: list[int]) -
     """
     for folder, rows, tokens in zip(folders, pairs, info.tokens):
         token_bytes = tokens * max(1, info.features) * info.dtype.itemsize
-        # lengths are int32, offsets int64
+        # lengths have 4 bytes (int32), offsets 8 (int64)
         for suffix, size in {"tokens": token_bytes, "lengths": 4 * rows, "offsets": 8 * rows}.items():
             if (folder / f"{info.name}.{suffix}").stat().st_size != size:
                 raise ValueError(f"{folder / info.name}.{suffix} has the wrong size")
@@ -212,7 +214,10 @@ EncodedColumns = Mapping[str, RaggedArray]  # source; target and flags if there 
 
 
 def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -> dict[str, RaggedArray]:
-    """Convert pairs to columns: two bytes per token if the vocabulary allows it, float32 for features."""
+    """Convert pairs to the columns source, target and flags, the last two only if pairs have them.
+
+    Tokens have two bytes if their vocabulary allows it, otherwise four; feature vectors are float32.
+    """
     columns = {"source": _encode_column([pair.source for pair in pairs], vocab_sizes[0])}
     if pairs[0].target is not None:
         columns["target"] = _encode_column([pair.target for pair in pairs], vocab_sizes[1])
@@ -233,7 +238,8 @@ def _encode_column(rows: list[Any], vocab_size: int) -> RaggedArray:
 def write_store(folder: Path, chunks: Iterable[list[EncodedPair]], vocab_size: int) -> TokenStore:
     """Write a store without shards in one pass and open it; `vocab_size` is that of source and target."""
     with _replace_store(folder) as partial:
-        index = _write_shard(partial, (encode_columns(chunk, (vocab_size,) * 2) for chunk in chunks if chunk))
+        vocab_sizes = (vocab_size, vocab_size)  # of source and target
+        index = _write_shard(partial, (encode_columns(chunk, vocab_sizes) for chunk in chunks if chunk))
         _require_pairs(index["pairs"], folder)
     return TokenStore(folder)
 
@@ -256,7 +262,7 @@ def write_shards(
         languages: source and target language of each corpus, or none.
         draws: computes from the number of pairs of each corpus how many of them an epoch draws.
     """
-    with _replace_store(folder) as partial:
+    with _replace_store(folder) as partial:  # a temporary folder
         shards: list[dict[str, Any]] = []  # entries of the index file
         columns: dict[str, Any] = {}  # entries of source, target and flags
         length_counts, longest = [], 0  # histograms of lengths; the maximum length of a row
@@ -268,6 +274,7 @@ def write_shards(
             columns, longest = columns or index["sides"], max(longest, index["longest"])
             length_counts.append(count_lengths(TokenStore(shard_folder)))
         _require_pairs(len(shards), folder)
+        # pairs of each corpus
         counts = [sum(shard["pairs"] for shard in shards if shard["corpus"] == index) for index in range(len(names))]
         source_languages, target_languages = zip(*(languages or [("", "")] * len(names)))
         tags = tags or [""] * len(names)
@@ -323,9 +330,10 @@ def _write_index(
 ) -> dict[str, Any]:
     """Write the index file of a store or shard, and return its contents.
 
-    `longest` is the maximum length of a row; `shards` are further fields for a store with shards.
+    `longest` is the maximum length of a row; `columns` are the entries of source, target and flags; `shards` are
+    further fields for a store with shards.
     """
-    # Earlier versions of dragoman require a fingerprint.
+    # Earlier versions of dragoman require the field `fingerprint`, which is no longer used.
     index = {"version": version, "fingerprint": "", "pairs": pairs, "longest": longest, "sides": columns, **shards}
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
     return index
@@ -339,7 +347,10 @@ def _require_pairs(count: int, folder: Path) -> None:
 
 @contextmanager
 def _replace_store(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which replaces an existing store when the block succeeds."""
+    """Yield a temporary folder, which becomes `folder` when the block succeeds, and replaces a store that is there.
+
+    Another folder than a store is not replaced, which is a UserError.
+    """
     if folder.exists() and not (folder / INDEX_FILE).exists():
         raise UserError(
             f"{folder} exists and has no tokenized data (no {INDEX_FILE}): delete it or choose another folder"
@@ -354,18 +365,21 @@ class _ColumnWriter:
 
     def __init__(self, folder: Path, name: str, first: RaggedArray, stack: ExitStack) -> None:
         """Create the files of column `name`, which `stack` closes; `first` are some rows with the dtype of all."""
-        self.dtype, self.features = first.values.dtype, first.features
-        self.tokens = self.max_length = 0
+        self.dtype, self.features = first.values.dtype, first.features  # size of feature vectors; 0 for tokens
+        self.tokens = self.max_length = 0  # written so far; of the longest row
         paths = [folder / f"{name}.{suffix}" for suffix in ("tokens", "lengths", "offsets")]
         self.files = [stack.enter_context(path.open("wb")) for path in paths]
 
     def info(self) -> dict[str, Any]:
-        """Return the entry of the column in the index of the store."""
+        """Return the entry of the column in the index of the store: dtype, number of tokens, and size of features."""
         info: dict[str, Any] = {"dtype": self.dtype.name, "tokens": self.tokens}
         return info | ({"features": self.features} if self.features else {})
 
     def write(self, column: RaggedArray) -> None:
-        """Append rows to the files of tokens, lengths and offsets; `self.tokens` counts the tokens written so far."""
+        """Append rows to the files of tokens, lengths and offsets; `self.tokens` counts the tokens written so far.
+
+        The offset of a row is the index of its first token.
+        """
         ends = self.tokens + np.cumsum(column.lengths)
         arrays = (column.values, column.lengths.astype(np.int32), ends - column.lengths)
         for file, array in zip(self.files, arrays):

@@ -54,7 +54,7 @@ class TranslationMemoryFormat(ColumnFormat):
         with corpus.open() as stream:
             parser = _UnitParser(corpus.source)
             for unit in parser.parse(stream):
-                unit_tags = tuple(unit.texts)
+                unit_tags = tuple(unit.texts)  # language tags
                 if languages is None:
                     languages = _choose_languages(corpus, columns, unit_tags, parser.source_language)
                 if unit_tags not in tags:
@@ -77,9 +77,10 @@ class TranslationMemoryFormat(ColumnFormat):
 def _choose_languages(
     corpus: Corpus, columns: Sequence[ColumnChoice], unit_tags: Sequence[str], source_language: str
 ) -> list[str]:
-    """Return the language of each column: those of the settings, or the two of the first unit.
+    """Return the language of each column (source, target): those of the settings, or the two of the first unit.
 
-    `unit_tags` are the language tags of that unit, `source_language` is that of the header.
+    `unit_tags` are the language tags of that unit, `source_language` is that of the header. By default the source is in
+    this language, or in the first one of the unit; if only the target is chosen, the source is in the other one.
     """
     chosen = {choice.role: str(choice.column or choice.language) for choice in corpus.columns}
     tags = list(dict.fromkeys(unit_tags))
@@ -89,8 +90,8 @@ def _choose_languages(
         target_tag = _find_tag(chosen["target"], tags)
         if not chosen["source"] and target_tag == source_tag and len(others) == 1:  # the other one is the source
             source_tag, others = others[0], [source_tag]
-    is_open = any(not chosen[choice.role] for choice in columns)
-    if is_open and len(tags) != 2:
+    needs_default = any(not chosen[choice.role] for choice in columns)
+    if needs_default and len(tags) != 2:
         raise UserError(
             f"{corpus.source} has texts in {', '.join(tags) or 'no language'}, but two languages are needed: name them "
             "with --from and --to"
@@ -100,9 +101,9 @@ def _choose_languages(
 
 
 def _find_tag(language: str, tags: Sequence[str]) -> str | None:
-    """Return the first of the tags in a language: `en` is also found as EN or en-US, but en-GB not as en-US.
+    """Return the first of the language tags that stands for `language`; None if there is none.
 
-    `eng_Latn` is also found as en.
+    `en` is also found as EN or en-US, but en-GB not as en-US; `eng_Latn` is also found as en.
     """
     for wanted in (code.lower().replace("_", "-") for code in language_spellings(language)):
         for tag in tags:
@@ -116,14 +117,14 @@ class _UnitParser:
     """Collects translation units from the events of an XML parser that refuses entity declarations."""
 
     def __init__(self, path: Path) -> None:
-        """Prepare to parse a file; `path` names it in errors."""
-        self.path, self.units = path, list[TranslationUnit]()
+        """Prepare to parse a file; `path` names it in errors. Entities and declarations in it are errors."""
+        self.path, self.units = path, list[TranslationUnit]()  # complete units
         self.source_language = ""  # of the header
-        self.depth = 0
+        self.depth = 0  # number of open XML elements
         self.texts: dict[str, str] = {}  # of the present unit
         self.unit_line, self.language = 0, ""
         self.segment: list[str] | None = None  # pieces of the present segment
-        self.characters = self.code_depth = 0  # in the present segment; nested elements with formatting codes
+        self.characters = self.code_depth = 0  # in the present segment; open elements with formatting codes
         self.expat = expat.ParserCreate()
         self.expat.buffer_text = True
         self.expat.StartElementHandler, self.expat.EndElementHandler = self._start, self._end
@@ -154,14 +155,15 @@ class _UnitParser:
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         """Handle the start of an XML element: of the header, a unit (tu), one of its languages (tuv) or texts (seg)."""
-        if not self.depth and name != "tmx":
+        if not self.depth and name != "tmx":  # the root of the file
             raise UserError(f"{self.path} is an XML file of <{name}>, not a translation memory (<tmx>): convert it")
         self.depth += 1
         if self.segment is not None:
-            self.code_depth += bool(self.code_depth) or name in _CODE_ELEMENTS  # nested elements with formatting codes
+            # number of open elements with formatting codes, such as <bpt>, and of all elements in them
+            self.code_depth += bool(self.code_depth) or name in _CODE_ELEMENTS
         elif name == "header":
             language = attributes.get("srclang", "")
-            self.source_language = "" if language == "*all*" else language
+            self.source_language = "" if language == "*all*" else language  # *all*: any language may be the source
         elif name == "tu":
             self.texts, self.unit_line = {}, self.expat.CurrentLineNumber
         elif name == "tuv":
@@ -174,7 +176,7 @@ class _UnitParser:
         self.depth -= 1
         if self.segment is not None:
             if name == "seg":
-                self.texts.setdefault(self.language, "".join(self.segment))
+                self.texts.setdefault(self.language, "".join(self.segment))  # of several, the first one counts
                 self.segment = None
             self.code_depth -= bool(self.code_depth)  # number of open elements with formatting codes
         elif name == "tu":
@@ -193,12 +195,15 @@ class _UnitParser:
         self.segment.append(text)
 
     def _doctype(self, name: str, system_id: Any, public_id: Any, has_internal_subset: int) -> None:
-        """Accept the reference to a DTD, which is not loaded, but no declarations; expat passes all arguments."""
+        """Accept the reference to a DTD, which is not loaded, but no declarations in the file (an internal subset).
+
+        The other arguments, which expat passes, are not used.
+        """
         if has_internal_subset:
-            self._entity()
+            self._entity()  # raises a UserError
 
     def _entity(self, *arguments: Any) -> None:
-        """Refuse a declaration, or a reference to an entity that XML does not define; expat's arguments are unused."""
+        """Raise a UserError for a declaration, or for an entity that XML does not define; arguments are unused."""
         raise UserError(
             f"{self.path}, line {self.expat.CurrentLineNumber:,} declares or uses an XML entity, which could expand "
             "without limit: remove the declarations in <!DOCTYPE …>"

@@ -26,18 +26,23 @@ Numbers = NDArray[np.float64]
 
 
 def whisper_log_mel(samples: Numbers, settings: FeatureConfig) -> Numbers:
-    """Return the frames of a recording, T M (frames × mel filters), in parts of `features.seconds`.
+    """Return Whisper's log-mel frames of a recording, T M (frames × mel filters), in parts of `features.seconds`.
 
-    Each part is padded and normalized by itself. The model reads the first one.
+    Each part is normalized by itself, and the last one (or an empty recording) is padded with silence. The model reads
+    the first one.
     """
-    count = round(settings.seconds * settings.sample_rate)
+    count = round(settings.seconds * settings.sample_rate)  # samples of a part
     padded = np.pad(samples, (0, -len(samples) % count if len(samples) else count))
     return np.concatenate([_frames_of_part(part, settings) for part in padded.reshape(-1, count)])
 
 
 def _frames_of_part(samples: Numbers, settings: FeatureConfig) -> Numbers:
-    """Return the normalized log energies of samples, T M: T = ⌊samples / shift⌋ frames, M mel filters."""
-    window = round(settings.frame_length * settings.sample_rate / 1000)
+    """Return the normalized log energies of samples, T M: T = ⌊samples / shift⌋ frames, M mel filters.
+
+    Samples are mirrored at both ends, so that frame t is centered on sample t · shift. Energies are at least their
+    maximum − DYNAMIC_RANGE.
+    """
+    window = round(settings.frame_length * settings.sample_rate / 1000)  # in samples; settings are in milliseconds
     shift = round(settings.frame_shift * settings.sample_rate / 1000)
     mirrored = np.pad(samples, window // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(mirrored, window)[::shift][: len(samples) // shift]  # T N
@@ -51,9 +56,12 @@ def _frames_of_part(samples: Numbers, settings: FeatureConfig) -> Numbers:
 
 @lru_cache(maxsize=4)
 def slaney_filters(mel_bins: int, fft_size: int, sample_rate: int) -> Numbers:
-    """Return the filters W, mel_bins × (fft_size / 2 + 1): triangles with the area of a rectangle of height 1 Hz⁻¹."""
+    """Return the filters W, mel_bins × (fft_size / 2 + 1): triangles of area 1 over the frequencies of the FFT in Hz.
+
+    Their centers are equally spaced on Slaney's mel scale; each begins and ends at the centers of its neighbors.
+    """
     mels = np.linspace(0, _hertz_to_mel(MAX_FREQUENCY), mel_bins + 2)
-    corners = _mel_to_hertz(mels)[:, None]  # M+2 1
+    corners = _mel_to_hertz(mels)[:, None]  # M+2 1: 0, the centers, the maximum
     frequencies = np.linspace(0, sample_rate // 2, fft_size // 2 + 1)  # K
     widths = np.diff(corners, axis=0)
     rising = (frequencies - corners[:-2]) / widths[:-1]
@@ -62,12 +70,12 @@ def slaney_filters(mel_bins: int, fft_size: int, sample_rate: int) -> Numbers:
 
 
 def _hertz_to_mel(hertz: float) -> float:
-    """Convert a frequency from LINEAR_HERTZ on to Slaney's mel scale."""
+    """Convert a frequency of at least LINEAR_HERTZ, where the scale is logarithmic, to Slaney's mel scale."""
     return LINEAR_HERTZ / HERTZ_PER_MEL + float(np.log(hertz / LINEAR_HERTZ)) / LOG_STEP
 
 
 def _mel_to_hertz(mels: Numbers) -> Numbers:
-    """Convert numbers of Slaney's mel scale to Hz."""
-    border = LINEAR_HERTZ / HERTZ_PER_MEL
+    """Convert numbers of Slaney's mel scale to Hz: linear below LINEAR_HERTZ, exponential above."""
+    border = LINEAR_HERTZ / HERTZ_PER_MEL  # in mel
     logarithmic = LINEAR_HERTZ * np.exp(LOG_STEP * (mels - border))
     return np.where(mels < border, HERTZ_PER_MEL * mels, logarithmic)

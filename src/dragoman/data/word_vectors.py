@@ -62,13 +62,15 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
     These are all tokens of a word tokenizer; of other tokenizers the tokens with a word marker (▁house or house▁) and
     punctuation marks. A token inside a word does not count: the token “ing” is not the word “ing” of a vector file.
     """
-    words = _word_tokens(tokenizer)
+    words = _word_tokens(tokenizer)  # by token id
     if not words:
         raise UserError(
             f"no token of a tokenizer of type {tokenizer.kind!r} is a word, so that none has a word vector: "
             f"use a 'word', 'symbol', 'bpe', 'byte-bpe' or 'unigram' tokenizer, or omit {path}"
         )
-    vectors = read_word_vectors(path, {form for word in words.values() for form in (word, word.lower())}, size)
+    wanted = {spelling for word in words.values() for spelling in (word, word.lower())}
+    vectors = read_word_vectors(path, wanted, expect_size=size)
+    # of the matrix, by token id; −1: without a vector
     rows = {token: vectors.rows.get(word, vectors.rows.get(word.lower(), -1)) for token, word in words.items()}
     row_of_token = {token: row for token, row in rows.items() if row >= 0}  # tokens with a vector
     token_ids, matrix = np.array(list(row_of_token), np.int64), vectors.matrix[list(row_of_token.values())]
@@ -76,7 +78,11 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
 
 
 def _word_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """Map the ids of tokens that represent a word to the word without its marker."""
+    """Map the ids of tokens that represent a word to the word without its marker ▁, which begins or ends words.
+
+    These are all tokens of a tokenizer whose tokens are words (`has_unknown_words`), otherwise those with a marker and
+    punctuation marks; never special tokens or bytes. A tokenizer whose space is a token of its own has none.
+    """
     if not tokenizer.has_marked_words:
         return {}
     words = {}
@@ -90,7 +96,7 @@ def _word_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _is_punctuation(character: str) -> bool:
-    """Whether a character is punctuation or a symbol, except for the underscore."""
+    """Whether a character is punctuation or a symbol by its Unicode category, except for the underscore."""
     return unicodedata.category(character)[0] in "PS" and character != "_"
 
 
@@ -155,7 +161,7 @@ class _VectorFile:
                 f"{path} {'starts with an empty line' if line else 'is empty'}: expected word2vec, GloVe or fastText "
                 "vectors"
             )
-        if header := _HEADER.fullmatch(line):
+        if header := _HEADER.fullmatch(line):  # two numbers
             count, size = int(header[1]), int(header[2])
             if not 1 <= size <= MAX_RECORD_BYTES // 4:
                 raise _damaged(path, "line 1", f"expected a size from 1 to {MAX_RECORD_BYTES // 4:,}, found {size:,}")
@@ -174,7 +180,11 @@ class _VectorFile:
         return cls(stream, path, size=size, count=None, first_line=line, binary=False)
 
     def parse(self, values: bytes, location: str) -> NDArray[np.float32]:
-        """Return the float32 vector of a record; raise a UserError if a value is no finite number."""
+        """Return the float32 vector of a record; raise a UserError if a value is no finite number.
+
+        `values` are bytes of numbers or, in a text file, of their digits separated by spaces; `location` says in errors
+        where they are.
+        """
         fields = [] if self.binary else values.split(b" ")
         with np.errstate(over="ignore"):  # values out of range become infinite and are rejected below
             row = np.frombuffer(values, "<f4") if self.binary else np.array(_parse_floats(fields))
@@ -200,8 +210,8 @@ class _VectorFile:
             num_values = line.count(b" ")
             word_end = len(line.rsplit(b" ", self.size)[0])
             if num_values > self.size and _NUMBER.fullmatch(line[:word_end].rpartition(b" ")[2]):
-                num_values = max(_count_trailing_numbers(line), self.size + 1)
-            elif num_values >= self.size:
+                num_values = max(_count_trailing_numbers(line), self.size + 1)  # too many: an error
+            elif num_values >= self.size:  # the other fields are a word that contains spaces
                 num_values = self.size
             if num_values != self.size:
                 raise _damaged(self.path, f"line {number:,}", f"expected {self.size:,} values, found {num_values:,}")
@@ -216,7 +226,8 @@ class _VectorFile:
         A record is a word, a space, and float32 values. The file is read in blocks; `start` is the position of the next
         record in the `buffer`.
         """
-        count, size, buffer, start = self.count or 0, 4 * self.size, b"", 0
+        count, size = self.count or 0, 4 * self.size  # number of records, bytes of their values
+        buffer, start = b"", 0
         for number in range(1, count + 1):
             location = f"vector {number:,} of {count:,}"
             while (space := buffer.find(b" ", start)) < 0 or len(buffer) <= space + size:
@@ -229,12 +240,12 @@ class _VectorFile:
             values = buffer[space + 1 : space + 1 + size]
             yield location, buffer[start:space].lstrip(b"\n"), values
             start = space + 1 + size
-        if (buffer[start:] + self.stream.read(2)).strip(b"\n"):
+        if (buffer[start:] + self.stream.read(2)).strip(b"\n"):  # only a newline may follow
             raise _damaged(self.path, "line 1", f"the header declares {count:,} vectors, found more")
 
 
 def _damaged(path: Path, location: str, problem: str) -> UserError:
-    """Return the error for a problem at a line or vector of a file."""
+    """Return the error for a problem at a location (a line or a vector) of a file of word vectors."""
     return UserError(f"{path}, {location}: {problem}: the file is damaged, download it again")
 
 
@@ -261,7 +272,7 @@ def _is_binary(sample: bytes, size: int) -> bool:
 
 
 def _count_trailing_numbers(line: bytes) -> int:
-    """Count the numbers at the end of a line; the first field is the word even if it is a number."""
+    """Count the numbers at the end of a line of fields; the first field is the word even if it is a number."""
     fields = line.rstrip().split(b" ")[1:]
     return next((count for count, field in enumerate(reversed(fields)) if not _NUMBER.fullmatch(field)), len(fields))
 
@@ -270,5 +281,5 @@ def _parse_floats(fields: list[bytes]) -> list[float]:
     """Parse numbers; invalid ones become NaN."""
     try:
         return list(map(float, fields))
-    except ValueError:
+    except ValueError:  # slower, but finds the invalid ones
         return [float(field) if _NUMBER.fullmatch(field) else np.nan for field in fields]

@@ -23,7 +23,10 @@ MAX_WORDS = 25  # of an English sentence
 
 
 def sentences(seed: int = 0) -> Iterator[AlignedPair]:
-    """Generate English–German sentence pairs without end, the same ones for the same seed; short sentences repeat."""
+    """Generate English–German sentence pairs without end, the same ones for the same seed; short sentences repeat.
+
+    Sentences of more than MAX_WORDS English words are left out.
+    """
     sampler = SentenceSampler(seed)
     while True:
         pair = sampler.sentence().pair()
@@ -51,6 +54,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
             pairs[name].setdefault(pair.source, pair)
         if len(pairs["train"]) == train:
             break
+    # only then it is known which words occur in training: check the sentences so far, and add further ones
     known_words = {word for pair in pairs["train"].values() for word in _vocabulary(pair)}
     for name in ("valid", "test"):
         pairs[name] = {
@@ -73,7 +77,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
 
 
 def _vocabulary(pair: AlignedPair) -> set[str]:
-    """Return the words of the English source and the German target, prefixed with "en" and "de"."""
+    """Return the words of a pair, prefixed with their language: "en" for the source, "de" for the target."""
     return {f"en {word}" for word in split_words(pair.source)} | {f"de {word}" for word in split_words(pair.target)}
 
 

@@ -34,7 +34,10 @@ class Nominal:
     relative_clause: Clause | None = None
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        """Inflect for a German case; `negation` is the English "not" that "kein" absorbs."""
+        """Return the words in a German case ("nom", "acc" or "dat").
+
+        `negation` is the English "not" if the German determiner expresses it, as "kein".
+        """
         raise NotImplementedError
 
 
@@ -49,7 +52,7 @@ class NounPhrase(Nominal):
     relative_clause: Clause | None = None
 
     def __post_init__(self) -> None:
-        """Derive agreement and definiteness from number and determiner."""
+        """Derive agreement, definiteness and whether the negation is "kein" from number and determiner."""
         self.agreement = PLURAL if self.plural else THIRD_SINGULAR
         self.definite, self.takes_kein = self.determiner in _DEFINITE, self.determiner in ("", "a")
 
@@ -58,18 +61,18 @@ class NounPhrase(Nominal):
         noun = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular).split()]
         adjective = [Word(self.adjective.english)] if self.adjective else []
         determiner = [Word(self._english_determiner((adjective + noun)[0].text))] if self.determiner else []
-        number_or_gender = "p" if self.plural else self.noun.gender
+        number_or_gender = "p" if self.plural else self.noun.gender  # p, m, f or n
         german_determiner, adjective_ending = GERMAN_DETERMINERS[
             "no" if negation else self.determiner, case, number_or_gender
         ]
-        origins = [negation, *determiner] if negation else determiner  # English words that it translates
+        origins = [negation, *determiner] if negation else determiner  # English words that the determiner translates
         german = [Word(german_determiner, *origins)] if german_determiner else []
         if self.adjective:
             german.append(Word(self.adjective.form(adjective_ending), *adjective))
         return Bitext(determiner + adjective + noun, [*german, Word(self.noun.form(case, self.plural), *noun)])
 
     def _english_determiner(self, following: str) -> str:
-        """Inflect the English determiner: "these" before a plural, "an" before a vowel."""
+        """Inflect the English determiner: "these" for a plural, "an" if the `following` word begins with a vowel."""
         if self.determiner == "this" and self.plural:
             return "these"
         return "an" if self.determiner == "a" and following[0] in "aeiou" else self.determiner
@@ -86,7 +89,7 @@ class Pronoun(Nominal):
     opens_clause: bool = False
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        """Return the words in a German case; pronouns take no negation."""
+        """Return the words in a German case, the English ones as a subject or object; pronouns take no negation."""
         english = self.subject_form if case == "nom" else self.object_form
         return Bitext.translated(english, self.german[CASES.index(case)])
 
@@ -110,7 +113,7 @@ class Pronoun(Nominal):
 
     @classmethod
     def relative(cls, noun: Noun, plural: bool = False) -> Pronoun:
-        """Return the pronoun that stands for `noun` in its relative clause; the German one is like an article."""
+        """Return the pronoun that stands for `noun` in its relative clause, in German mostly the definite article."""
         who, whom = ("who", "whom") if "person" in noun.kinds else ("that", "that")
         nom, acc, dat = (GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES)
         german = (nom, acc, "denen" if plural else dat)
@@ -126,7 +129,7 @@ class Coordination(Nominal):
     second: Nominal
 
     def __post_init__(self) -> None:
-        """Two phrases agree in the plural, and are definite if both are."""
+        """Set the agreement of two phrases, which is plural, and their definiteness: they are definite if both are."""
         self.agreement, self.definite = PLURAL, self.first.definite and self.second.definite
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
@@ -156,7 +159,10 @@ class Prepositional:
 
 
 def _german_determiners() -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Map (English determiner, case, gender or plural) to the German determiner and the ending of an adjective."""
+    """Map (English determiner, case, gender or plural) to the German determiner and the ending of an adjective.
+
+    Gender or plural is m, f, n or p. In traditional grammar, adjectives have strong, weak or mixed endings.
+    """
     # Endings for m, f, n and plural in the nominative, accusative and dative; "-" is none.
     definite = "der die das die", "den die das die", "dem der dem den"
     strong = "er e es e", "en e es e", "em er em en"
@@ -228,7 +234,8 @@ class Clause:
         German: front, finite verb, middle field (subject, objects, adverbials), rest of the verb, subordinate clauses.
         In a subordinate clause the finite verb follows the rest of the verb.
         """
-        inverted = order == "question" and not self.subject.opens_clause  # the verb comes before the subject
+        # the verb comes before the subject, unless that is a question word, which opens its clause
+        inverted = order == "question" and not self.subject.opens_clause
         frequency, manner, time, last = map(_realize, (self.frequency, self.manner, self.time, self.after))
         verbs = self._verbs(inverted=inverted, verb_last=order == "subordinate", frequency=frequency.english)
         subject = self.subject.realize("nom") + _relative_clause(self.subject)
@@ -238,19 +245,19 @@ class Clause:
 
         # "kein" absorbs the negation of the one object that can take it; otherwise "nicht" is placed with the adverbs.
         english_objects: list[Word] = []
-        known: list[Word] = []  # German objects before the adverbs
-        new: list[Word] = []  # … and after them
+        known: list[Word] = []  # German objects before the adverbs: definite ones
+        new: list[Word] = []  # … and after them: indefinite ones, and all that follow these
         after: list[Word] = []  # German relative and subordinate clauses, at the end
         negation = verbs.negation
         for (case, _), nominal in zip(self.verb.objects, self.objects, strict=True):
             absorbed = negation if nominal.takes_kein else None
             phrase, relative = nominal.realize(case, absorbed), _relative_clause(nominal)
             negation = None if absorbed else negation
-            if nominal.opens_clause:
+            if nominal.opens_clause:  # a question or relative pronoun
                 front = phrase
                 continue
-            field = known if nominal.definite and not new else new
-            field += phrase.german
+            objects = known if nominal.definite and not new else new
+            objects += phrase.german
             english_objects += phrase.english + relative.english
             after += relative.german
         after += _enclose(last.german)
@@ -272,14 +279,15 @@ class Clause:
         return Bitext(english, german)
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
-        """Return the verb forms in both languages; the German ones have the English words that they translate.
+        """Return the verb forms in both languages; the German words have the English ones that they translate.
 
         Args:
             inverted: the English auxiliary comes before the subject.
             verb_last: the German finite verb is at the end of the clause, with its prefix.
             frequency: the English adverb that precedes the main verb.
         """
-        verb, modal, person = self.verb, self.modal, self.subject.agreement
+        verb, modal = self.verb, self.modal
+        person = self.subject.agreement  # index of the verb form: I, you, he, or plural
         third = person == THIRD_SINGULAR
         negation = Word("not") if self.negated else None
         main = Word(verb.third if third else verb.base)
@@ -287,21 +295,23 @@ class Clause:
         helper: list[Word] = []
         chain = [main, *particle]  # the English words after helper, negation and adverb of frequency
 
+        # English
         if modal and not modal.is_full_verb:
             main.text, helper = verb.base, [Word(modal.base)]
             if negation and modal.base == "can" and not inverted:
-                negation.text, helper = "cannot", [negation]
+                negation.text, helper = "cannot", [negation]  # one word
         elif self.perfect:
             main.text, helper = verb.participle, [Word("has" if third else "have")]
         elif verb is lexicon.BE:
             helper, chain = [Word(("am", "are", "is", "are")[person])], []
         else:
-            if modal:
+            if modal:  # a full verb: "wants to"
                 main.text, chain = verb.base, [Word(modal.third if third else modal.base), Word("to"), *chain]
             if inverted or negation:
                 helper = [Word("does" if third else "do")]
                 chain[0].text = modal.base if modal else verb.base
 
+        # German
         if modal:
             finite = Word(modal.finite[person], *helper, *(chain[:1] if modal.is_full_verb else []))
             rest = [Word(verb.infinitive, main, *particle)]
@@ -314,8 +324,8 @@ class Clause:
             finite, rest = Word(verb.prefix + verb.finite[person], *helper, main, *particle), []
         else:
             finite = Word(verb.finite[person], *helper, main, *([] if verb.prefix else particle))
-            rest = [Word(verb.prefix, *(particle or [main]))] if verb.prefix else []
-        separate_negation = [negation] if negation and negation not in helper else []
+            rest = [Word(verb.prefix, *(particle or [main]))] if verb.prefix else []  # the separated prefix
+        separate_negation = [negation] if negation and negation not in helper else []  # "cannot" is a helper
         english_rest = [*separate_negation, *frequency, *chain]
         return VerbGroup(helper, negation, english_rest=english_rest, finite=finite, german_rest=rest)
 
@@ -354,12 +364,12 @@ class Sentence:
 
 
 def _realize(phrase: Adverb | Prepositional | Subordinate | None) -> Bitext:
-    """Return the words of a phrase in both languages; none for None."""
+    """Return the words of a phrase in both languages; no words for None."""
     return phrase.realize() if phrase else Bitext()
 
 
 def _conjunction(english: str) -> Bitext:
-    """Return a conjunction in both languages; nothing for ""."""
+    """Return a conjunction, given in English, in both languages; no words for ""."""
     return Bitext.translated(english, lexicon.CONJUNCTIONS[english]) if english else Bitext()
 
 
@@ -377,7 +387,7 @@ def _enclose(german: list[Word]) -> list[Word]:
 
 
 def _merge_commas(german: Iterable[Word]) -> list[Word]:
-    """Replace every run of commas by one, and drop a comma before the final mark."""
+    """Replace every run of commas by one, and drop a comma before the full stop or question mark."""
     words: list[Word] = []
     for word in german:
         if words and words[-1].text == "," and word.text in _PUNCTUATION:
@@ -387,12 +397,13 @@ def _merge_commas(german: Iterable[Word]) -> list[Word]:
 
 
 def _alignment(english: list[Word], german: list[Word]) -> tuple[tuple[int, int], ...]:
-    """Return the sorted links (English word, German word): a German word knows the English words it translates.
+    """Return the sorted links (index of an English word, index of a German word that translates it).
 
-    Punctuation marks are neither counted nor linked.
+    A German word knows the English words that it translates (`origins`). Punctuation marks are neither counted nor
+    linked.
     """
     english, german = ([word for word in words if word.text not in _PUNCTUATION] for words in (english, german))
-    position = {id(word): index for index, word in enumerate(english)}
+    position = {id(word): index for index, word in enumerate(english)}  # by identity, as equal words may occur twice
     links = ((id(origin), index) for index, word in enumerate(german) for origin in word.origins)
     return tuple(sorted((position[origin], index) for origin, index in links if origin in position))
 

@@ -57,13 +57,13 @@ class Noun:
 
     @property
     def is_countable(self) -> bool:
-        """Whether the noun has a plural and can be counted."""
+        """Whether the phrasebook uses the noun in the plural: it has one, and there is usually more than one of it."""
         return bool(self.plural) and "single" not in self.kinds
 
     def form(self, case: str, plural: bool) -> str:
         """Inflect the German noun for a case (nom, acc, dat) and number; most nouns get -n in the dative plural."""
         if not plural:
-            return self.german if case == "nom" else self.oblique
+            return self.german if case == "nom" else self.oblique  # the form of accusative and dative
         needs_n = case == "dat" and not self.german_plural.endswith(("n", "s"))
         return self.german_plural + "n" * needs_n
 
@@ -125,7 +125,7 @@ class Modal:
 
 
 def _read(name: str) -> str:
-    """Return the text of a file of the lexicon, such as nouns.csv."""
+    """Return the text of a file of the phrasebook, such as nouns.csv or words.toml."""
     return (files("dragoman.data.phrasebook") / name).read_text(encoding="utf-8")
 
 
@@ -135,13 +135,16 @@ def _adverbs(name: str) -> dict[str, Adverb]:
 
 
 def _noun(row: dict[str, Any]) -> Noun:
-    """Build a noun from a row of nouns.csv; its first kind (semantic class) decides which adjectives suit it."""
+    """Build a noun from a row of nouns.csv (values by the names of fields); its first kind decides on its adjectives.
+
+    Kinds are semantic classes, such as person or food, which the file separates by spaces.
+    """
     row["kinds"] = tuple(row["kinds"].split())
     return Noun(**row, adjectives=tuple(ADJECTIVES[name] for name in _WORDS["adjectives_by_kind"][row["kinds"][0]]))
 
 
 def _verbs(name: str) -> dict[str, Verb]:
-    """Read the verbs of a CSV file, by their English base form.
+    """Read the verbs of the CSV file `name`, by their English base form.
 
     A field of several values has spaces between them; objects are a case with kinds of nouns: "dat person;acc thing".
     """

@@ -29,8 +29,8 @@ _NOUNS_BY_KIND = {kind: tuple(noun for noun in NOUNS.values() if kind in noun.ki
 def definite_determiners(noun: Noun) -> tuple[str, ...]:
     """Return the definite determiners that suit a noun: "the", "this" and possessives such as "my".
 
-    Relatives (of the kind "kin") take no "this". The kind "unowned" takes no possessive: nobody owns a forest, and "my
-    man" would mean a husband.
+    Nouns have kinds (semantic classes). Relatives (of the kind "kin") take no "this". The kind "unowned" takes no
+    possessive: nobody owns a forest, and "my man" would mean a husband. Repeated determiners are more likely.
     """
     if "kin" in noun.kinds:
         return POSSESSED_DETERMINERS
@@ -82,6 +82,7 @@ class PhraseSampler:
         """
         draw = self.random()  # of persons, 40 % are pronouns, 14 % names and 6 % coordinations; of objects fewer
         if "person" in kinds and draw < (0.16 if subject else 0.4):
+            # an object of the same person as the subject would need a reflexive pronoun
             pronouns = _OBJECT_PRONOUNS.get(subject.subject_form) if isinstance(subject, Pronoun) else None
             return Pronoun.personal(self.pick_unused(pronouns or _PRONOUNS))
         if "person" in kinds and draw < (0.34 if subject else 0.54):
@@ -110,7 +111,7 @@ class PhraseSampler:
         """Sample a noun phrase.
 
         Args:
-            kind: semantic class of the noun.
+            kind: semantic class of the noun, such as "person" or "food".
             definite: use only definite determiners, such as "the" and "my"; ignored if `negated`.
             negated: the clause is negated; an indefinite phrase then takes "kein" in German.
             no_adjective: the phrase has no adjective.
@@ -119,13 +120,13 @@ class PhraseSampler:
         """
         noun = self.pick_unused(_NOUNS_BY_KIND[kind])
         plural = not singular and self.chance(0.3) and noun.is_countable
-        determiners = definite_determiners(noun)
+        determiners = definite_determiners(noun)  # the following ones are added; repeated ones are more likely
         indefinite: tuple[str, ...] = ("a",)
         if plural or not noun.plural:  # no determiner; people or subjects are ambiguous then: "weil wir Mädchen sehen"
             indefinite = () if "person" in noun.kinds or is_subject else ("",)
-        if negated:  # repeated determiners are more likely
+        if negated:
             determiners += indefinite * 9
-        elif not definite and "kin" not in noun.kinds:
+        elif not definite and "kin" not in noun.kinds:  # kin: relatives, such as "my mother"
             determiners += indefinite * (12 if plural else 7)
             if plural:
                 determiners += _NUMBERS
@@ -152,7 +153,7 @@ class PhraseSampler:
             is_recipient = len(verb.objects) == 2 and case == "dat"  # the person to whom something is given
             if "person" in kinds and (is_recipient or self.chance(0.6)):
                 nominals.append(self.nominal(("person",), definite=definite or is_recipient, subject=subject))
-            elif not definite and self.chance(0.08):
+            elif not definite and self.chance(0.08):  # two objects joined by "and"
                 kind = self.pick(kinds)
                 first, second = (self.noun_phrase(kind, definite=True, singular=True) for _ in range(2))
                 nominals.append(first if first.noun is second.noun else Coordination(first, second))
@@ -162,23 +163,23 @@ class PhraseSampler:
 
     # Adverbials
 
-    def opening(
+    def initial_adverbial(
         self, verb: Verb, times: Sequence[str], no_time: bool, negated: bool
     ) -> tuple[Adverb | Prepositional, bool, bool]:
-        """Sample an adverbial that begins a clause.
+        """Sample an adverbial that begins a clause: a place, "here" or "there", an adverb of time, or "perhaps".
 
         Args:
             verb: its adjuncts say whether a place makes sense.
             times: adverbs of time that suit the tense.
-            no_time: the clause can have no adverb of time.
+            no_time: the clause must have no adverb of time.
             negated: the clause is negated; then no place is sampled.
 
         Returns:
-            The adverbial, whether the rest of the clause can have no adverb of time, and whether no place.
+            The adverbial, whether the rest of the clause must have no adverb of time, and whether no place.
         """
         draw = self.random()
         if draw < 0.3 and "place" in verb.adjuncts and not negated:
-            return self.place(outdoors="animal" in verb.subject), no_time, True
+            return self.place(outdoors="animal" in verb.subject), no_time, True  # what animals do, too, is outdoors
         if draw < 0.4 and "here" in verb.adjuncts and not negated:
             return self.here_or_there(), no_time, True
         if draw < 0.75 and not no_time:
@@ -186,7 +187,10 @@ class PhraseSampler:
         return lexicon.PERHAPS, no_time, False
 
     def frequency(self, tense: str, modal: Modal | None) -> Adverb:
-        """Sample an adverb of frequency that suits the tense ("present", "perfect" or "modal"), but no "must never"."""
+        """Sample an adverb of frequency that suits the tense ("present", "perfect" or "modal").
+
+        The names of some are repeated, which makes them more likely. There is no "must never".
+        """
         if tense == "modal":
             names = ["always", "often"] + ["never"] * (modal is not MODALS["must"])
         else:
@@ -194,7 +198,7 @@ class PhraseSampler:
         return lexicon.FREQUENCIES[self.pick(names)]
 
     def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverb | Prepositional]) -> Adverb | None:
-        """Sample one of the adverbs of manner among a verb's adjuncts, or none.
+        """Sample one of the adverbs of manner ("slowly") among the `adjuncts` that make sense with a verb, or none.
 
         `phrases` are the other adverbials of the clause: "alone" follows none, the others follow no adverb.
         """
@@ -232,14 +236,14 @@ class PhraseSampler:
 
     def other_person(self, subject: Nominal) -> Nominal:
         """Sample a definite phrase for a person other than the subject."""
-        return self.nominal(("person",), definite=True, subject=subject)
+        return self.nominal(("person",), definite=True, subject=subject)  # like an object of the subject
 
     def location(self, outdoors: bool) -> NounPhrase:
-        """Sample a place in which something can happen."""
+        """Sample a place in which something can happen: outdoors, or else an area such as a city, or a building."""
         return self.place_noun("outdoors" if outdoors else self.pick(("area", "area", "building")))
 
     def place_noun(self, kind: str) -> NounPhrase:
-        """Sample a noun phrase for a place of this kind, mostly with "the"."""
+        """Sample a noun phrase for a place of this kind (semantic class), such as "building", mostly with "the"."""
         noun = self.pick_unused(_NOUNS_BY_KIND[kind])
         determiner = self.pick(("the", "the", "the", "a", self.pick(definite_determiners(noun))))
         return NounPhrase(noun, determiner, self.adjective(noun))

@@ -42,9 +42,12 @@ _VERBS_BY_OBJECT["person"] += tuple(verb for verb in _VERBS_BY_OBJECT["person"] 
 _THING_VERBS = tuple(verb for verb in _ONE_OBJECT_VERBS if not {"person", "animal"}.intersection(verb.objects[0][1]))
 # Separable verbs have more forms to learn, and "belong" is the only verb whose subject is a thing.
 _SEPARABLE = tuple(verb for verb in VERBS.values() if verb.prefix)
-_EVENTS = (*VERBS.values(), *_SEPARABLE * 2, *(VERBS["belong"],) * 3)
-_DYNAMIC_EVENTS = tuple(verb for verb in _EVENTS if "stative" not in verb.adjuncts)
-_PLACED = (*(verb for verb in VERBS.values() if "place" in verb.adjuncts), *(VERBS["go"], VERBS["run"]) * 2)
+_WEIGHTED_VERBS = (*VERBS.values(), *_SEPARABLE * 2, *(VERBS["belong"],) * 3)
+_WEIGHTED_DYNAMIC_VERBS = tuple(verb for verb in _WEIGHTED_VERBS if "stative" not in verb.adjuncts)
+_PLACE_VERBS = (
+    *(verb for verb in VERBS.values() if "place" in verb.adjuncts),
+    *(VERBS["go"], VERBS["run"]) * 2,
+)
 # Only some verbs open questions, so that each of their capitalized forms is seen often enough.
 _QUESTION_VERBS = (
     *("sleep", "work", "come", "see", "know", "need", "buy"),
@@ -56,9 +59,9 @@ class SentenceSampler(PhraseSampler):
     """Samples sentences reproducibly: the seed is the only source of randomness."""
 
     def sentence(self) -> Sentence:
-        """Sample a sentence of any kind; `used_words`, which it should not repeat, are its own."""
+        """Sample a sentence of any kind, which should not repeat its own words (`used_words`)."""
         self.used_words.clear()
-        sample = self.pick(_SENTENCE_METHODS)
+        sample = self.pick(_SENTENCE_METHODS)  # methods of this class
         return sample(self)
 
     def subject_first(self) -> Sentence:
@@ -66,16 +69,16 @@ class SentenceSampler(PhraseSampler):
         return Sentence(self.clause())
 
     def adverbial_first(self) -> Sentence:
-        """Sample a main clause that begins with an adverbial."""
+        """Sample a main clause that begins with an adverbial that fits ("any"), such as "today"."""
         return Sentence(self.clause(front="any"))
 
     def with_relative(self) -> Sentence:
         """Sample a main clause with a relative clause."""
-        return Sentence(self.clause(verb=self.pick_unused(_EVENTS), relative=True))
+        return Sentence(self.clause(verb=self.pick_unused(_WEIGHTED_VERBS), relative=True))
 
     def yes_no_question(self) -> Sentence:
         """Sample a question that begins with its verb."""
-        if self.chance(0.15):
+        if self.chance(0.15):  # with "be" and an adjective
             return Sentence(self.description(), question=True)
         verb = VERBS[self.pick(_QUESTION_VERBS)]
         tense = "present" if self.chance(0.3) else self.tense(verb)
@@ -91,9 +94,10 @@ class SentenceSampler(PhraseSampler):
     def with_adverbial_clause(self) -> Sentence:
         """Sample a main clause with a subordinate clause, such as "because …", before or after it."""
         conjunction = self.pick(_CONJUNCTIONS)
-        is_present = conjunction in ("if", "while", "before")
-        without = ("time", "negation") if conjunction in ("while", "before") else ()
-        verbs = _DYNAMIC_EVENTS if is_present else (*_EVENTS, *(BE,) * 3)
+        is_present = conjunction in ("if", "while", "before")  # both clauses are in the present tense
+        without = ("time", "negation") if conjunction in ("while", "before") else ()  # which make no sense
+        # repeated verbs are more likely
+        verbs = _WEIGHTED_DYNAMIC_VERBS if is_present else (*_WEIGHTED_VERBS, *(BE,) * 3)
         tense = "present" if is_present else ""
         clause = self.clause(verb=self.pick_unused(verbs), tense=tense, without=without, of_person=True)
         adverbial = Subordinate(conjunction, clause)
@@ -103,7 +107,7 @@ class SentenceSampler(PhraseSampler):
         return Sentence(main_clause)
 
     def reported(self) -> Sentence:
-        """Sample reported speech or thought."""
+        """Sample a sentence with reported speech or thought, such as "She says that …"."""
         return Sentence(self.report())
 
     def coordinated(self) -> Sentence:
@@ -114,9 +118,12 @@ class SentenceSampler(PhraseSampler):
     # Clauses
 
     def report(self, nested: bool = False) -> Clause:
-        """Sample a clause whose verb takes a clause: says that, asks whether, knows where; a `nested` one is inside."""
+        """Sample a clause whose verb takes a clause: says that, asks whether, knows where.
+
+        A `nested` report, which is itself such a clause, contains no further one.
+        """
         verb = self.pick_unused(tuple(CLAUSE_VERBS.values()))
-        without = ["time"]
+        without = ["time"]  # what the main clause must not have
         if "that" in verb.adjuncts and ("whether" not in verb.adjuncts or self.chance(0.4)):
             inner = self.report(nested=True) if not nested and self.chance(0.08) else self.statement()
             after = Subordinate("that", inner)
@@ -125,6 +132,7 @@ class SentenceSampler(PhraseSampler):
         elif self.chance(0.4):
             after = Subordinate("whether", self.clause(without=("negation",)))
         else:
+            # verbs with an object ("ask her") go only with some question words
             words = ("where", "when", "why") if verb.objects else ("who", "whom", "what", "where", "when", "why")
             after = Subordinate("", self.question_clause(words))
         return self.clause(verb=verb, after=after, without=without)
@@ -132,7 +140,7 @@ class SentenceSampler(PhraseSampler):
     def statement(self) -> Clause:
         """Sample a main clause, sometimes with a relative clause."""
         if self.chance(0.12):
-            return self.clause(verb=self.pick_unused(_EVENTS), relative=True)
+            return self.clause(verb=self.pick_unused(_WEIGHTED_VERBS), relative=True)
         return self.clause()
 
     def question_clause(self, words: Sequence[str]) -> Clause:
@@ -149,11 +157,11 @@ class SentenceSampler(PhraseSampler):
             question_word = Pronoun.question(thing=word == "what")
             return self.clause(verb=verb, only_object=question_word, without=("negation",))
         if word == "where":
-            verb = self.pick_unused(_PLACED)
+            verb = self.pick_unused(_PLACE_VERBS)
             where = lexicon.WHERE_TO if "goal" in verb.adjuncts else lexicon.QUESTIONS["where"]
             return self.clause(verb=verb, front=where, without=("negation", "place"))
         without = () if word == "why" else ("negation", "time")
-        verb = self.pick_unused(_DYNAMIC_EVENTS)
+        verb = self.pick_unused(_WEIGHTED_DYNAMIC_VERBS)
         return self.clause(verb=verb, front=lexicon.QUESTIONS[word], without=without)
 
     def clause(
@@ -181,14 +189,15 @@ class SentenceSampler(PhraseSampler):
             without: "negation", "time" or "place" where these make no sense.
             of_person: if the verb is "be", the clause is about a temporary state of a person.
         """
-        verb = verb or self.pick_unused(_EVENTS if after else (*_EVENTS, *(BE,) * 7))
+        verb = verb or self.pick_unused(_WEIGHTED_VERBS if after else (*_WEIGHTED_VERBS, *(BE,) * 7))  # BE is likely
         if verb is BE:
             return self.description(front=front, after=after, without=without, of_person=of_person)
         tense = tense or self.tense(verb)
         modal = self.pick(tuple(MODALS.values())) if tense == "modal" else None
+        # whether the relative clause describes the last object, and not the subject
         relative_on_object = relative and bool(verb.objects) and self.chance(0.6)
         negated = not ("negation" in without or relative_on_object or modal is MODALS["must"]) and self.chance(0.16)
-        no_time = "time" in without or relative_on_object or "stative" in verb.adjuncts
+        no_time = "time" in without or relative_on_object or "stative" in verb.adjuncts  # no adverb of time
         if negated and not (subject or relative) and self.chance(0.15):
             subject = self.noun_phrase(self.pick(verb.subject), definite=True, singular=True)
             if "kin" not in subject.noun.kinds:  # "no" before the subject is the negation, in place of "not"
@@ -208,7 +217,7 @@ class SentenceSampler(PhraseSampler):
         times = _TIMES["negated" if negated else tense]
         no_place = "place" in without
         if front == "any":
-            front, no_time, no_place = self.opening(verb, times, no_time, negated)
+            front, no_time, no_place = self.initial_adverbial(verb, times, no_time, negated)
         clause = Clause(subject, verb, objects, perfect=tense == "perfect", modal=modal, front=front, after=after)
         if relative_on_object:  # in English, whatever follows a relative clause could belong to either clause
             _, kinds = verb.objects[-1]
@@ -273,7 +282,7 @@ class SentenceSampler(PhraseSampler):
         return clause
 
     def tense(self, verb: Verb) -> str:
-        """Sample "present", "perfect" or "modal"; stative verbs have no modal."""
+        """Sample "present", "perfect" or "modal"; verbs of a state ("stative"), such as "know", have no modal."""
         draw = self.random()
         if draw < 0.45:
             return "present"

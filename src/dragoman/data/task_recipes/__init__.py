@@ -100,7 +100,7 @@ class TaskRecipe:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Names of variants of the corpus that share the value of a placeholder, by that value, such as "medium"."""
+        """Names of variants that share the value of a placeholder of file names, by that value, such as "medium"."""
         by_value: dict[str, list[str]] = {}
         for variant, values in self.variants.items():
             for value in values.values():
@@ -128,7 +128,7 @@ class TaskRecipe:
         return dataclasses.replace(split, source=split.source.format(**values), target=split.target.format(**values))
 
     def figures(self, metric: str, test: str = "", variant: str = "", *, measured: bool = False) -> list[TaskFigure]:
-        """Return the published (or our measured) values of a metric on a test set of a variant."""
+        """Return the published (or our measured) values of a metric on a test set of a variant; "" is the first one."""
         return [
             figure
             for figure in (self.measured if measured else self.published)
@@ -142,14 +142,14 @@ class TaskRecipe:
         return [figure for figure in (*self.published, *self.measured) if figure.metric == metric]
 
     def figure_order(self, variant_and_test: tuple[str, str]) -> tuple[int, int]:
-        """Return a key that sorts (variant or group, test set) as in the recipe; "" is the first of each."""
+        """Return a key that sorts (variant or group, test set) pairs as in the recipe; "" is the first of each."""
         variant, test = variant_and_test
         names = [*self.variants, *self.groups]
         return names.index(variant) if variant else 0, self.test_sets.index(test) if test else 0
 
 
 def recipe_names() -> list[str]:
-    """Return the names of all recipes of the package."""
+    """Return the names of all recipes of the package, which are TOML files in this folder."""
     return sorted(path.stem for path in RECIPE_FOLDER.glob("*.toml"))
 
 
@@ -204,7 +204,7 @@ def _build(dataclass_type: Any, values: Any, where: str) -> Any:
         raise UserError(f"{where} must be a table of names and values, got {values!r}: correct the recipe")
     hints, declared = typing.get_type_hints(dataclass_type), dataclasses.fields(dataclass_type)
     for name in values:
-        if name not in hints:
+        if name not in hints:  # types by the name of the field
             raise unknown_name(f"entry in {where}:", name, hints)
     for entry in declared:
         optional = entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
@@ -214,7 +214,10 @@ def _build(dataclass_type: Any, values: Any, where: str) -> Any:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    """Return a TOML value as the declared type: a dataclass, a table or list of them, or a plain value."""
+    """Return a TOML value as the declared type `hint`: a dataclass, a table or list of them, or a plain value.
+
+    `where` names the value in error messages.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, where)

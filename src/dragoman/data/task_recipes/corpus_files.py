@@ -30,6 +30,8 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
     """Return the source and target file of every split, after generating or downloading those that are missing.
 
     Args:
+        recipe: names the files of each split, and where they come from.
+        variant: form of the corpus, such as a language; it completes the names of files.
         folder: folder of the corpus, or a folder of several corpora that contains it.
         log: receives messages about downloads, and about files that differ from the published ones.
     """
@@ -58,7 +60,7 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
             log(f"note: {_existing(folder, name)} differs from the published file, so figures are not comparable")
 
     def paths(split: Split) -> tuple[Path, Path | None]:
-        """Return the existing files of a split."""
+        """Return the existing source and target file of a split; None if both are in one file."""
         return _existing(folder, split.source), _existing(folder, split.target) if split.target else None
 
     return {name: paths(split) for name, split in splits.items()}
@@ -81,7 +83,7 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def file_address(recipe: TaskRecipe, name: str) -> str:
-    """Return the URL of a file of the corpus; empty if it is not known."""
+    """Return the URL of a file: its own, or that of the recipe with {file} replaced; "" if neither is known."""
     return recipe.files.get(name, CorpusFile()).url or recipe.url.replace("{file}", name)
 
 
@@ -151,7 +153,7 @@ def _fetch(url: str) -> bytes:
 
 def _decompress(content: bytes, url: str) -> bytes:
     """Return the contents of gzipped data, at most MAX_DOWNLOAD_BYTES; other data is returned as it is."""
-    if content[:2] != b"\x1f\x8b":
+    if content[:2] != b"\x1f\x8b":  # the first bytes of gzip
         return content
     decompressor = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
@@ -187,7 +189,7 @@ def words_and_tags(content: bytes) -> bytes:
             for line in block.splitlines():
                 number, *columns = line.split("\t")
                 if number.isdecimal():
-                    word, _, tag, *_ = columns
+                    word, _, tag, *_ = columns  # word, lemma, universal tag, and further columns
                     words.append(word.replace(" ", ""))
                     tags.append(tag)
             yield f"{' '.join(words)}\t{' '.join(tags)}\n"
