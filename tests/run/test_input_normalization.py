@@ -10,6 +10,8 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from untrained_runs import untrained
 
 from dragoman.errors import UserError
+from dragoman.lens.gradients import measure_gradient_reach
+from dragoman.lens.word_attention import word_attention
 from dragoman.run import Run, Translation
 from dragoman.run.translator import join_sentences
 from dragoman.text.sentences import split_sentences
@@ -46,6 +48,16 @@ def test_letters_are_normalized_in_translation_scoring_and_constraints() -> None
     phrases = {"prefixes": ["The"], "include": [["DOG"]]}
     assert run.translate([text], **phrases) == run.translate([CLEAN], prefixes=["the"], include=[["dog"]])
     assert run.translate([text], exclude=["THE"]) == run.translate([CLEAN], exclude=["the"])
+
+
+def test_targets_are_normalized_in_inspections() -> None:
+    run = run_with(lowercase=True, unicode_normalization="NFKC")
+    text = "Ｔｈｅ　Ｄｏｇ SLEEPS ."
+    assert run.lens(text, text).score == pytest.approx(run.score([CLEAN], [CLEAN])[0].score, abs=1e-4)
+    found, expected = (word_attention(run, one, one) for one in (text, CLEAN))
+    assert found.target == expected.target == ["the", "dog", "sleeps", "."]
+    found_reach, expected_reach = (measure_gradient_reach(run, [one], [one]) for one in (text, CLEAN))
+    assert found_reach == expected_reach
 
 
 def test_references_of_an_evaluation_are_normalized_and_the_signature_says_so() -> None:

@@ -261,7 +261,7 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
         ),
         (
             {"size": 4, "num_groups": 3},
-            "Beam.num_groups is 3, which does not divide a beam of 4",
+            "Beam.num_groups is 3, which does not divide a beam of 4: use a divisor of its size",
         ),
         ({"diversity_penalty": -1.0}, "Beam.diversity_penalty must be between 0 and 100, but is -1.0"),
         ({"no_repeat_ngram_size": -2}, "Beam.no_repeat_ngram_size must be at least 0, but is -2"),

@@ -214,7 +214,8 @@ def test_asking_for_more_samples_keeps_those_that_were_there(model: EncoderDecod
         *[
             (
                 {"temperature": value},
-                f"Sample.temperature must be above 0 and at most 3.4e+38, but is {value}: a beam of 1 is greedy",
+                f"Sample.temperature must be above 0 and at most 3.4e+38, but is {value}: for greedy search use a beam "
+                "of 1",
             )
             for value in (0.0, -1.0, 1e-38, 1e39, math.inf, math.nan)
         ],

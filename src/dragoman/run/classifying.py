@@ -34,8 +34,13 @@ def classify(run: Run, texts: Sequence[str]) -> list[Classification]:
         label_logits = logits[:, 0]  # B labels: at the first token
         label_logits[:, special] = -torch.inf  # special tokens are never predicted
         probabilities, labels = label_logits.softmax(-1).sort(descending=True, stable=True)  # B labels, best first
-        for n, text_probabilities, text_labels in zip(batch, probabilities.tolist(), labels.tolist()):
-            ranked = [(label, p) for label, p in zip(text_labels, text_probabilities) if label not in special]
-            by_name = {names[label]: p for label, p in ranked}
-            results[n] = Classification(next(iter(by_name)), by_name, truncated_source=len(tokens[n]) > max_tokens)
-    return [results[n] for n in range(len(texts))]
+        for index, text_probabilities, text_labels in zip(batch, probabilities.tolist(), labels.tolist()):
+            by_name = {
+                names[label]: probability
+                for label, probability in zip(text_labels, text_probabilities)
+                if label not in special
+            }
+            best_name = next(iter(by_name))
+            is_truncated = len(tokens[index]) > max_tokens
+            results[index] = Classification(best_name, by_name, truncated_source=is_truncated)
+    return [results[index] for index in range(len(texts))]

@@ -35,7 +35,7 @@ class SplitDocument:
 
         `preserve` says which texts, such as placeholders and numbers, translations must contain unchanged.
         """
-        if not run.config.search.copy_untranslatable:  # targets have other symbols, such as phonemes
+        if not run.config.search.copy_untranslatable:  # targets, such as phonemes, contain no text of the source
             preserve = Preserve.NONE
         return cls([SplitBlock.create(block, split_into_sentences(run, block.text), preserve) for block in blocks])
 
@@ -63,7 +63,8 @@ class SplitDocument:
         Args:
             targets: the translations of all sentences, in order
             alignments: word alignments, by the index of the sentence, of those in `sentences_to_align`
-            language: code of the language of the translations, such as de; '' if it is unknown
+            language: code of the language of the translations, such as de, which decides whether their sentences are
+                separated by spaces; '' if it is unknown
         """
         translated, begin = [], 0
         for block in self.blocks:
@@ -100,6 +101,7 @@ def translate_blocks(
         targets.append(translation.text)
         yield len(targets), len(sentences)
     to_align = document.sentences_to_align(targets)  # indices
+    # never None with occlusion, which needs no attention
     alignments = run.align([sentences[i] for i in to_align], [targets[i] for i in to_align], occlusion=True) or []
     yield document.join(targets, dict(zip(to_align, alignments)), language)
 

@@ -53,11 +53,12 @@ class FileProgress:
 
         `source_digest` is a hash of all input lines up to there.
         """
+        truncated_sources = sum(translation.truncated_source for translation in translations)
         return FileProgress(
             lines=self.lines + len(translations),
             bytes=self.bytes + num_bytes,
             unfinished=self.unfinished + sum(not translation.finished for translation in translations),
-            truncated_sources=self.truncated_sources + sum(t.truncated_source for t in translations),
+            truncated_sources=self.truncated_sources + truncated_sources,
             unproven=self.unproven + sum(translation.proven_optimal is False for translation in translations),
             source_digest=source_digest,
         )
@@ -122,8 +123,8 @@ def partial_paths(output: Path) -> tuple[Path, Path]:
 def is_complete(output: Path) -> bool:
     """Whether the output of a file translation exists and is not being replaced by another translation.
 
-    While it is replaced, there is a partial output or an empty journal. A journal that is not empty may be left over
-    from an interruption just after the output was completed.
+    While it is replaced, there is a partial output (OUT.part) or, before that, an empty journal (OUT.part.journal). A
+    journal that is not empty may be left over from an interruption just after the output was completed.
     """
     part, journal = partial_paths(output)
     return output.is_file() and not part.exists() and (not journal.exists() or journal.stat().st_size > 0)
@@ -270,7 +271,7 @@ class _PartialOutput:
                 recorded = FileProgress(**json.loads(line))
             except (ValueError, TypeError):  # an incomplete line, as after a kill
                 break
-            if recorded.bytes > output_bytes or line[-1:] != b"\n":
+            if recorded.bytes > output_bytes or line[-1:] != b"\n":  # a part of the window or of the line is missing
                 break
             progress, journal_bytes = recorded, journal_bytes + len(line)
         return progress, journal_bytes
@@ -294,12 +295,12 @@ class _PartialOutput:
         with os_errors_as_user_errors(self.output):
             self.file.close()  # some systems cannot rename an open file
             self.part.replace(self.output)
-            flush_to_disk(self.output.parent)
+            flush_to_disk(self.output.parent)  # the new name must be on disk before the journal is removed
             self.journal.close()
             self.journal_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the partial output and the journal, which releases the lock; if empty, they are removed before."""
+        """Close the partial output and the journal, which releases the lock; without complete windows, remove them."""
         with suppress(OSError):  # on a full disk, closing fails like the write before
             self.file.close()
         with suppress(OSError):
@@ -311,7 +312,10 @@ class _PartialOutput:
 
 
 def _source_bytes(source: Source) -> bytes:
-    """Return the bytes that represent a source in the digest of the input: text and a newline, or shape and numbers."""
+    """Return the bytes that represent a source in the digest of the input.
+
+    They are its text (or the path of a file) and a newline, or the shape and the numbers of a feature array.
+    """
     if isinstance(source, np.ndarray):
         return repr(source.shape).encode() + source.tobytes()
     return f"{source}\n".encode()

@@ -48,7 +48,7 @@ def fill(run: Run, texts: Sequence[str], top_k: int, search: Beam | None = None)
     if infilling == "piece":  # one token per gap
         return _fill_tokens(run, texts, top_k)
     search = search or run.beam_config()
-    search = replace(search, size=max(search.size, top_k), n_best=top_k)
+    search = replace(search, size=max(search.size, top_k), n_best=top_k)  # a beam finds at most `size` hypotheses
     if infilling == "span":  # the decoder generates the fillers
         return _fill_spans(run, texts, search)
     return _generate_texts(run, texts, search)  # the decoder generates the whole text
@@ -64,6 +64,7 @@ def infilling_of(run: Run) -> Infilling | None:
         return run.objective.infilling
     if run.model.mask_predictor is not None:
         return "piece"
+    # only an encoder–decoder that reads text can fill gaps in it
     if not run.model.can_generate or run.model.is_decoder_only or run.model.source_features is not None:
         return None
     if "<extra_id_0>" in run.target_tokenizer.special_token_ids:
@@ -83,7 +84,7 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
     run.check_usage("tag")
     if not run.model.num_labels or run.model.one_label_per_sequence:
         raise run.usage_error("tag")
-    if run.target_tokenizer is run.source_tokenizer:
+    if run.target_tokenizer is run.source_tokenizer:  # no tokenizer of its own that holds the names of labels
         raise UserError(
             f"the model in {run.folder} predicts labels without names: train a tagger from it ('dragoman train "
             "--start-from') on words and their tags"
@@ -102,6 +103,7 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
         batch_probabilities, batch_labels = logits.softmax(-1).max(-1)  # B T: of the best label
         for n, probabilities, labels in zip(batch, batch_probabilities.tolist(), batch_labels.tolist()):
             i = nonempty[n]
+            # index of the first token of each word; positions count special tokens before the text too
             word_starts = np.cumsum([0, *(len(tokens) for tokens in word_tokens[i])])[:-1]
             positions = [int(start) + prefix_length for start in word_starts if start < max_tokens]
             tags = [run.target_tokenizer.decode([labels[position]]) for position in positions]
@@ -136,7 +138,8 @@ def _fill_tokens(run: Run, texts: Sequence[str], top_k: int) -> list[FillResult]
     Each mask is filled with its most probable token, independently of other masks. Masks after the maximum source
     length remain.
     """
-    model, tokenizer, prefix_length = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
+    model, tokenizer = _mask_predictor(run), run.source_tokenizer
+    prefix_length = len(run.framing.source_prefix)  # number of special tokens before a text
     token_ids = [encode_masked(tokenizer, text) for text in texts]
     truncated = [ids[: max_source_tokens(run)] for ids in token_ids]
     results = [FillResult(text, []) for text in texts]
@@ -164,7 +167,8 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
     """
     if infilling_of(run) != "piece":  # only encoders that predict single tokens
         raise run.usage_error("fill")
-    model, tokenizer, prefix_length = _mask_predictor(run), run.source_tokenizer, len(run.framing.source_prefix)
+    model, tokenizer = _mask_predictor(run), run.source_tokenizer
+    prefix_length = len(run.framing.source_prefix)  # number of special tokens before a text
     if tokenizer.mask is None:
         raise UserError(
             "texts cannot be scored by masking one token at a time (pseudo-perplexity), because the run's tokenizer "
@@ -218,6 +222,7 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
         n, ids = with_gaps[index], sources[index]
         spans = [spans_by_sentinel(hypothesis.tokens, set(sentinels)) for hypothesis in hypotheses]
         filled = [_insert_spans(tokenizer, ids, by_sentinel, sentinels) for by_sentinel in spans]
+        # for each gap: its filler in each hypothesis, with the probability of the whole hypothesis
         choices = [
             [
                 (tokenizer.decode(by_sentinel.get(sentinel, [])), math.exp(hypothesis.score))
@@ -240,7 +245,7 @@ def _generate_texts(run: Run, texts: Sequence[str], search: Beam) -> list[FillRe
     with_gaps = [n for n, text in enumerate(texts) if GAP_PATTERN.search(text)]
     sources = [encode_masked(run.source_tokenizer, texts[n]) for n in with_gaps]
     for index, hypotheses in _decode_sources(run, sources, search):
-        generated = [(run.target_tokenizer.decode(h.tokens), h.score) for h in hypotheses]
+        generated = [(run.target_tokenizer.decode(hypothesis.tokens), hypothesis.score) for hypothesis in hypotheses]
         best_text, _ = generated[0]
         results[with_gaps[index]] = FillResult(best_text, choices=[], alternatives=generated[1:])
     return results
@@ -254,7 +259,7 @@ def _decode_sources(run: Run, sources: Sequence[list[int]], search: Beam) -> Ite
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in sources], batch_tokens) if sources else []:
         source, lengths = run.pad_batch([frame_source(run, sources[n]) for n in batch])
-        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))  # keys would seed sampling
+        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))  # keys, which seed sampling, are unused
         yield from zip(batch.tolist(), search.decode(run, request))
 
 
@@ -271,7 +276,7 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
         return [_predict_labels(run, row) for row in rows]
     decoder = _with_sentinels_allowed(run) if infilling == "span" else run
     source, lengths = run.pad_batch([row.source.tolist() for row in rows])
-    request = SearchRequest(source, lengths, keys=torch.arange(len(rows)))  # keys would seed sampling
+    request = SearchRequest(source, lengths, keys=torch.arange(len(rows)))  # keys, which seed sampling, are unused
     search = Beam(size=1, length_limit=run.length_limit)
     return [hypotheses[0].tokens for hypotheses in search.decode(decoder, request)]
 
@@ -307,7 +312,7 @@ def spans_by_sentinel(tokens: Sequence[int], sentinels: set[int]) -> dict[int, l
     The tokens go up to the next sentinel. If a sentinel occurs several times, the first occurrence counts.
     """
     spans: dict[int, list[int]] = {}
-    current: list[int] = []
+    current: list[int] = []  # the span of the last sentinel; tokens before the first sentinel are dropped
     for token in tokens:
         if token in sentinels:
             current = []
@@ -338,7 +343,8 @@ def _insert_spans(
 def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the token ids of a text, with the mask token for every gap.
 
-    Users write a gap as `<mask>`, `[MASK]` or `<extra_id_0>`. A tokenizer without a mask token is a UserError.
+    Users write a gap as `<mask>`, `[MASK]` or `<extra_id_0>`; GAP_MARK, a single character, stands for it until the
+    text is tokenized. A tokenizer without a mask token is a UserError.
     """
     if tokenizer.mask is None:
         raise UserError(
@@ -350,6 +356,7 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
 def encode_with_sentinels(tokenizer: Tokenizer, text: str, sentinels: Sequence[int]) -> list[int]:
     """Return the token ids of a text, with the first sentinel for its first gap, the second for its second, and so on.
 
-    Users write a gap as `<mask>`, `[MASK]` or `<extra_id_0>`; `sentinels` are token ids.
+    Users write a gap as `<mask>`, `[MASK]` or `<extra_id_0>`; GAP_MARK, a single character, stands for it until the
+    text is tokenized. `sentinels` are token ids.
     """
     return tokenizer.encode_with_sentinels(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK, sentinels)

@@ -33,7 +33,7 @@ class InferenceWeights:
 
         None leaves models as they are, as during training. A precision that the device does not support is a UserError.
         """
-        if weights is not None and weights not in (*KERNELS, "bfloat16"):
+        if weights is not None and weights not in (*KERNELS, "bfloat16"):  # KERNELS: float32 and int8 (CPU)
             raise unknown_name("precision of the weights", weights, [*KERNELS, "bfloat16"])
         device_type = torch.device(device).type
         if weights == "int8" and device_type != "cpu":
@@ -52,6 +52,7 @@ class InferenceWeights:
         float32, or whose device does not support the precision, is returned itself.
         """
         parameter = next(model.parameters())
+        # precisions by type of device; those of KERNELS are float32 and int8
         supported = {"cpu": tuple(KERNELS), "cuda": ("bfloat16",)}.get(parameter.device.type, ())
         if self.weights is None or self.weights not in supported or parameter.dtype != torch.float32:
             return model

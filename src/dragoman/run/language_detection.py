@@ -50,7 +50,8 @@ class LanguageDetector:
             store = TokenStore(run.member_folders[0] / "data" / "train")
         except (UserError, OSError):
             return
-        if store.monolingual or any(column.features for column in store.columns):  # not pairs of texts
+        # not pairs of texts: columns with features are vectors of speech or images
+        if store.monolingual or any(column.features for column in store.columns):
             return
         rows = range(min(MAX_TRAINING_SENTENCES, len(store)))
         self.learn(source, (run.source_tokenizer.decode(store.source(i).tolist()) for i in rows))
@@ -85,7 +86,7 @@ class LanguageDetector:
                 math.log((counts[trigram] + TRIGRAM_SMOOTHING) / total) for trigram in text_trigrams
             )
             known_share[language] = sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
-        best = max(log_likelihood.values())
+        best = max(log_likelihood.values())  # subtracted, so that not all numbers underflow to 0
         likelihood = {language: math.exp(score - best) for language, score in log_likelihood.items()}  # relative
         scale = 100 / sum(likelihood.values())
         confidence = {

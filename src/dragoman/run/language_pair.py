@@ -34,7 +34,7 @@ class LanguagePair(NamedTuple):
 def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
     """Parse a command-line argument of the form RUN or RUN=en-de; return the run folder, and its languages or None."""
     folder, equals, pair = argument.rpartition("=")
-    if not equals or Path(argument).exists():
+    if not equals or Path(argument).exists():  # the name of a folder may contain “=”
         return Path(argument), None
     if not (match := PAIR.fullmatch(pair)):
         raise UserError(
@@ -51,7 +51,7 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
     a folder en-de. If none of them names two languages, it is a UserError. None for a multilingual run, which has
     language codes and no single pair.
     """
-    languages = run.model_framing.languages
+    languages = run.model_framing.languages  # the language codes among its special tokens
     if languages is not None and languages.reads_source_code:  # sources of several languages, each with its code
         return None
     data = run.config.data
@@ -78,7 +78,7 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
 def target_language_code(run: Run) -> str:
     """Return the code of the language into which a run translates, such as de; '' if it cannot be inferred."""
     _, target = run.language_pair
-    if target:
+    if target:  # a multilingual run, of which a target language was chosen
         return parse_language(target).language
     try:
         pair = infer_language_pair(run)

@@ -47,24 +47,27 @@ def _align_pair(run: Run, source_ids: list[int], target_ids: list[int]) -> Align
     """
     source_map = TokenWordMap.from_ids(run.source_tokenizer, source_ids)
     target_map = TokenWordMap.from_ids(run.target_tokenizer, target_ids)
-    source_words, target_words = (max(words.word_ids, default=-1) + 1 for words in (source_map, target_map))  # numbers
-    if not source_words or not target_words:
+    num_source_words, num_target_words = (max(words.word_ids, default=-1) + 1 for words in (source_map, target_map))
+    if not num_source_words or not num_target_words:
         return []
-    if source_words == 1:  # the source would be empty without its only word
-        return [(0, word) for word in range(target_words)]
+    if num_source_words == 1:  # the source would be empty without its only word
+        return [(0, word) for word in range(num_target_words)]
     removal_words = _removal_words(source_map)
     occluded = [  # the source without each of its words
-        [token for token, word in zip(source_ids, removal_words) if word != removed] for removed in range(source_words)
+        [token for token, word in zip(source_ids, removal_words) if word != removed]
+        for removed in range(num_source_words)
     ]
     framed = [add_framing(run, ids) for ids in (source_ids, *occluded)]
     differences = _prediction_differences(run, framed, target_ids)  # T W
-    weights = _by_target_word(differences, target_map, target_words)
+    weights = _by_target_word(differences, target_map, num_target_words)  # target words × source words
     attention = batch_cross_attention(run, *run.pad_batch(framed[:1]), [target_ids])  # from the whole source
     if attention is not None:
         begin = len(run.framing.source_prefix)  # attention to special tokens and of EOS is left out
         to_tokens = attention[0].float().cpu()[: len(target_ids), begin : begin + len(source_ids)]  # T S
-        to_words = sum_by_word(to_tokens, source_map.core_word_ids, source_words)  # T W
-        weights = (weights + LINK_SMOOTHING) * (_by_target_word(to_words, target_map, target_words) + LINK_SMOOTHING)
+        to_words = sum_by_word(to_tokens, source_map.core_word_ids, num_source_words)  # T W
+        # the product of both; the smoothing keeps one of them from excluding a link alone
+        attention_weights = _by_target_word(to_words, target_map, num_target_words)
+        weights = (weights + LINK_SMOOTHING) * (attention_weights + LINK_SMOOTHING)
     return _links(weights)
 
 
@@ -91,6 +94,7 @@ def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list
     lengths = [max(len(source), len(target)) for source in sources]
     for batch in batch_by_length(lengths, run.config.search.batch_tokens):
         pairs = (*run.pad_batch([sources[i] for i in batch]), *run.pad_batch([target] * len(batch)))
+        # without log p of EOS
         scores[torch.from_numpy(batch)] = token_scores(run.model, *pairs)[:, : len(target_ids)].float().cpu()
     return (scores[0] - scores[1:]).clamp_min(0).T
 
@@ -98,7 +102,8 @@ def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list
 def _by_target_word(weights: Tensor, target: TokenWordMap, num_words: int) -> Tensor:
     """Sum the rows of `weights` (T target tokens × W source words) that belong to the same target word.
 
-    Returns N W for N = `num_words` target words; each row is normalized to sum 1.
+    Returns N W for N = `num_words` target words; each row is normalized to sum 1. Attached punctuation does not count:
+    it has the word −1 in `target.core_word_ids`.
     """
     by_word = sum_by_word(weights.T, target.core_word_ids, num_words).T  # sums columns, hence the transpositions
     return by_word / by_word.sum(1, keepdim=True).clamp_min(1e-9)  # a row of zeros remains

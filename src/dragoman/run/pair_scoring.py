@@ -115,7 +115,8 @@ def hypothesis_token_scores(
     for rank in range(max(map(len, hypotheses))):
         sources = [index for index, ranked in enumerate(hypotheses) if rank < len(ranked)]
         batch = [hypotheses[index][rank] for index in sources]
-        framed = [[run.framing.bos, *h.tokens, *[run.framing.eos] * h.finished] for h in batch]
+        bos, eos = run.framing.bos, run.framing.eos
+        framed = [[bos, *hypothesis.tokens, *([eos] if hypothesis.finished else [])] for hypothesis in batch]
         source_indices = torch.tensor(sources, device=source.device)
         pairs = (source[source_indices], source_lengths[source_indices], *run.pad_batch(framed))
         by_model = torch.stack([token_scores(model, *pairs) for model in run.models])  # models B T
@@ -136,7 +137,7 @@ def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targ
     explicit alignments (hard attention) these are the posterior probabilities of the alignments.
     """
     pairs = (source, source_lengths, *run.pad_batch([[run.framing.bos, *ids] for ids in targets]))
-    posterior = run.model.posterior_alignment(*pairs)
+    posterior = run.model.posterior_alignment(*pairs)  # None: the model has no explicit alignments
     return cross_attention(run.model, *record_attention(run.model, *pairs)) if posterior is None else posterior
 
 
@@ -156,8 +157,8 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
     if run.model.source_features is None:
         source_tokens, source_words = run.source_tokenizer.tokens(ids), TokenWordMap.from_ids(run.source_tokenizer, ids)
     else:
-        positions = 0 if cross is None else cross.shape[-1]
-        source_tokens = [str(position + 1) for position in range(positions)]
+        num_positions = 0 if cross is None else cross.shape[-1]
+        source_tokens = [str(position + 1) for position in range(num_positions)]
         source_words = TokenWordMap(word_ids=[], core_word_ids=[])
     target_words = TokenWordMap.from_ids(run.target_tokenizer, target_ids[1:])
     return SentenceAttention(
@@ -189,7 +190,7 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
         source, lengths, order = _move_padding_right(source_ids, source_ids != pad)
         return _restore_padding(run.model(source, lengths), order)
     target_ids = target_ids.to(run.device)
-    if source_ids is None:
+    if source_ids is None:  # empty sources, B 0, of length 0
         source, source_lengths = target_ids[:, :0], torch.zeros_like(target_ids[:, 0])
     else:
         source_ids = source_ids.to(run.device)
@@ -253,7 +254,7 @@ def _move_padding_right(ids: Tensor, is_token: Tensor) -> tuple[Tensor, Tensor, 
 
     Returns the ids (B T), the lengths (B), and the old position of each id (B T), which `_restore_padding` needs.
     """
-    order = (~is_token).long().argsort(dim=1, stable=True)
+    order = (~is_token).long().argsort(dim=1, stable=True)  # tokens (0) first, in their order, then padding (1)
     return ids.gather(1, order), is_token.sum(1), order
 
 
@@ -268,9 +269,9 @@ def _restore_padding(logits: Tensor, order: Tensor) -> Tensor:
 def _is_token_or_bos(ids: Tensor, pad: int) -> Tensor:
     """Return which positions of `ids` (B T) are tokens and not padding, B T, if BOS has the same id as padding (`pad`).
 
-    The last `pad` before the first other token, or one at position 0, is BOS.
+    The last `pad` before the first other token is BOS: others before it are padding on the left. In a row without other
+    tokens it is the first `pad`.
     """
-    is_not_pad = ids != pad
-    is_first = torch.arange(ids.shape[1], device=ids.device) == 0
-    is_bos = ~is_not_pad & (is_not_pad.roll(-1, 1) | is_first) & (is_not_pad.long().cumsum(1) == 0)
-    return is_not_pad | is_bos
+    is_other_token = ids != pad
+    first_other = is_other_token.long().argmax(1, keepdim=True)  # B 1: its position; 0 if there is none
+    return is_other_token.scatter(1, (first_other - 1).clamp(min=0), True)  # a row that begins with it has no BOS

@@ -124,7 +124,7 @@ class Run:
         self.compile_steps = False
         self._set_framing(framing)
         max_length = settings.search.max_source_length
-        self.max_source_length = min(max_length, model.max_source_length or max_length)
+        self.max_source_length = min(max_length, model.max_source_length or max_length)  # None: the model has no limit
         self._opened: dict[str, Run] = {}  # runs opened by `open_run`, by folder
         self.reported_features: set[str] = set()  # unknown features of sources that were reported
         self.translation_checkers: list[TranslationChecker] = []  # at most one, shared with copies of the run
@@ -170,7 +170,10 @@ class Run:
 
     @property
     def is_language_model(self) -> bool:
-        """Whether the run is a language model p(y): decoder-only, and trained on texts without sources."""
+        """Whether the run is a language model p(y): decoder-only, and trained on texts without sources.
+
+        The objective of an imported checkpoint is not known: it is a language model if it is decoder-only.
+        """
         if self.objective is None:
             return self.model.is_decoder_only
         data_format = DATA_FORMATS[self.objective.data_format]
@@ -258,7 +261,7 @@ class Run:
         The models may be of different types, but the vocabularies must be equal. Only translation uses the ensemble.
         """
         for other in other_runs:
-            self.check_same_vocabulary(other, "an ensemble needs one vocabulary")
+            self.check_same_vocabulary(other, reason="an ensemble needs one vocabulary")
         ensemble = copy(self)
         ensemble.ensemble_members = [*self.ensemble_members, *(model for other in other_runs for model in other.models)]
         ensemble.checkpoint_folders = [path for run in (self, *other_runs) for path in run.checkpoint_folders]
@@ -325,6 +328,7 @@ class Run:
         codes = other.model_framing.languages
         if codes is None:  # not multilingual
             return other
+        # some multilingual models are told the target language only
         return other.with_languages(source if codes.reads_source_code else None, target)
 
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
@@ -516,8 +520,9 @@ class Run:
     ) -> Generator[StreamedTokens]:
         """Translate one text and yield its tokens as soon as they are certain; the arguments are those of `translate`.
 
-        Greedy search and sampling yield token by token, beam search the common prefix of its hypotheses. The last value
-        contains the complete translation. Closing the generator stops the search.
+        Tokens are certain if later steps cannot change them: in greedy search and sampling every token, in beam search
+        the common prefix of all hypotheses. The last value contains the complete translation. Closing the generator
+        stops the search.
 
         Examples:
             >>> for part in run.stream("The dog sleeps.", beam_size=1):
@@ -540,7 +545,7 @@ class Run:
         first_index: int = 0,
         interval: float = 0.0,
     ) -> Generator[NumberedTokens]:
-        """Translate texts in one batch, and yield their tokens as soon as they are certain.
+        """Translate texts in one batch, and yield their tokens as soon as later steps of the search cannot change them.
 
         Yields pairs of the index of a text and its new tokens; the last pair of a text contains its complete
         translation.
@@ -603,9 +608,10 @@ class Run:
     def beam_config(self, size: int | None = None) -> Beam:
         """Return the beam search with the run's settings; `size` is the beam size, by default the configured one."""
         settings = self.config.search
-        if settings.strategy and isinstance(beam := self.default_search, Beam):  # a whole search configuration
+        # `strategy` is a whole search configuration, which replaces the other settings if it is a beam search
+        if settings.strategy and isinstance(beam := self.default_search, Beam):
             return beam if size is None else replace(beam, size=size)
-        default_size = Beam.size if settings.beam_size is None else settings.beam_size
+        default_size = Beam.size if settings.beam_size is None else settings.beam_size  # None: not set
         return Beam(
             size=min(default_size, self.max_beam_size) if size is None else size,
             length_penalty=Beam.length_penalty if settings.length_penalty is None else settings.length_penalty,
@@ -823,7 +829,7 @@ class Run:
 
     def tag_of_row(self, source: NDArray[Any]) -> str:
         """Return the corpus tag of a source: the name of the tag token with which its token ids begin, or ''."""
-        tag_names = {token_id: name for name, token_id in self.source_tokenizer.tags.items()}
+        tag_names = {token_id: name for name, token_id in self.source_tokenizer.tags.items()}  # empty: no tags
         return tag_names.get(int(source[0]), "") if tag_names else ""
 
     def pad_batch(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:

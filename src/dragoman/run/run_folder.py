@@ -73,7 +73,7 @@ def _read_model_file(folder: Path) -> dict[str, Any]:
     check_run_folder(folder)
     try:
         document = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
-        version, _ = document["version"], document["spec"]
+        version, _ = document["version"], document["spec"]  # a missing field raises a KeyError
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"{folder / MODEL_FILE} is damaged: expected the fields 'version' and 'spec'; copy the run folder again"

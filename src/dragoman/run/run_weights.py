@@ -18,7 +18,10 @@ BASE_WEIGHTS = "base_weights"
 
 
 def lora_of(config: Config) -> LoRA | None:
-    """Return the hyper-parameters of LoRA in a configuration, by default with α = 2·rank; None if its rank is 0."""
+    """Return the hyper-parameters of LoRA in a configuration, by default with α = 2·rank; None if its rank is 0.
+
+    Its `targets` name the weight matrices that get adapters, such as "attention".
+    """
     settings = config.lora
     if not settings.rank:
         return None

@@ -93,9 +93,8 @@ class SearchChoice:
 
     def lines(self) -> list[str]:
         """Return the choice as lines of text for a log: a table of scores, one row per beam size, and the reason."""
-        columns: dict[str, object] = {
-            f"α = {penalty:g}": None for penalty in sorted({c.length_penalty for c in self.candidates})
-        }
+        penalties = sorted({candidate.length_penalty for candidate in self.candidates})
+        columns: dict[str, object] = {f"α = {penalty:g}": None for penalty in penalties}  # None: an empty cell
         rows: dict[int, dict[str, object]] = {}
         for candidate in self.candidates:
             row = rows.setdefault(candidate.beam_size, {"beam size": candidate.beam_size, **columns})
@@ -152,9 +151,10 @@ def choose_search(
             that the user has not set.
     """
     check_equal_counts(len(sources), "sources", len(references), "references")
-    default, varied = run.beam_config(), tuple(unset_search_settings(run.config) if names is None else names)
+    default = run.beam_config()
+    varied = tuple(unset_search_settings(run.config) if names is None else names)
     sizes, penalties = {default.size}, {default.length_penalty}
-    if BEAM_SIZE in varied:
+    if BEAM_SIZE in varied:  # the default of a setting is that of `Beam`, not an earlier choice
         default = replace(default, size=min(Beam.size, run.max_beam_size))
         sizes = {default.size, *BEAM_SIZES}
     if LENGTH_PENALTY in varied:
@@ -169,7 +169,8 @@ def choose_search(
             run.engine_cache.clear()  # on a GPU, keep the memory of one engine only
         texts_by_penalty = decode_with_penalties(run, beam, size_penalties, sources, tag)
         outputs |= {(size, penalty): texts for penalty, texts in zip(size_penalties, texts_by_penalty)}
-    return _compare(outputs, (default.size, default.length_penalty), references, metric, varied=varied)
+    default_pair = (default.size, default.length_penalty)
+    return _compare(outputs, default=default_pair, references=references, metric=metric, varied=varied)
 
 
 def decode_with_penalties(
@@ -184,10 +185,13 @@ def decode_with_penalties(
         sweep = LengthPenaltySweep.of(beam, tuple(length_penalties))
         translations = run.translate(sources, search=sweep, alignment=False, tag=tag)
         # of each source one text for each penalty; only one if the source is empty or was copied
-        by_source = [[t.text, *(other.text for other in t.alternatives)] for t in translations]
+        by_source = [[best.text, *(other.text for other in best.alternatives)] for best in translations]
         return [[texts[min(n, len(texts) - 1)] for texts in by_source] for n in range(len(length_penalties))]
     searches = (replace(beam, length_penalty=penalty) for penalty in length_penalties)
-    return [[t.text for t in run.translate(sources, search=search, alignment=False, tag=tag)] for search in searches]
+    return [
+        [translation.text for translation in run.translate(sources, search=search, alignment=False, tag=tag)]
+        for search in searches
+    ]
 
 
 def _compare(
@@ -206,7 +210,7 @@ def _compare(
         varied: names of the settings that are chosen, "search.beam_size", "search.length_penalty" or both
     """
     default_score, pairs = metric(outputs[default], references), list(outputs)
-    sign = 1 if default_score.better == "higher" else -1
+    sign = 1 if default_score.better == "higher" else -1  # −1 for error rates, of which lower ones are better
     resampled = resample_scores(_statistics(list(outputs.values()), references, metric), CHOICE_RESAMPLES)
     default_index, sentences = pairs.index(default), len(references)
     candidates = []
@@ -249,13 +253,15 @@ def _statistics(
     An output has one translation of each sentence. Equal translations of a sentence are compared with its references
     only once.
     """
-    references_of = reference_lists(outputs[0], references)  # by sentence
+    references_by_sentence = reference_lists(outputs[0], references)
     row_of: dict[tuple[int, str], int] = {}  # (index of a sentence, a translation of it) → row of its statistics
     output_rows: list[NDArray[np.int64]] = [  # of each output: the rows of its sentences
         np.array([row_of.setdefault((index, text), len(row_of)) for index, text in enumerate(texts)])
         for texts in outputs
     ]
-    unique = metric.sentence_statistics([text for _, text in row_of], [references_of[index] for index, _ in row_of])
+    unique = metric.sentence_statistics(
+        [text for _, text in row_of], [references_by_sentence[index] for index, _ in row_of]
+    )
     return [unique._replace(table=unique.table[rows]) for rows in output_rows]
 
 

@@ -42,15 +42,15 @@ def load_features(run: Run, source: Source) -> Source:
     An empty name gives an array with S = 0. Arrays, texts that do not name such a file, and all sources of a run that
     reads text are returned unchanged.
     """
-    features = run.model.source_features
-    if features is None or not isinstance(source, str | Path):
+    num_features = run.model.source_features  # size F of the vectors; None: the run reads text
+    if num_features is None or not isinstance(source, str | Path):
         return source
     if is_empty(source):
-        return np.zeros((0, features), np.float32)
+        return np.zeros((0, num_features), np.float32)
     path = Path(source.strip()) if isinstance(source, str) else source
     if not is_media(path):
         return source
-    return check_features(MediaFile(path, run.config.features), features, str(path))
+    return check_features(MediaFile(path, run.config.features), num_features, str(path))
 
 
 def normalize_source(run: Run, source: Source) -> Source:
@@ -86,7 +86,7 @@ def is_copied(run: Run, source: Source) -> bool:
 
 
 def split_into_sentences(run: Run, text: str) -> SplitText:
-    """Split a text into sentences that have at most as many tokens as those of the run's training.
+    """Split a text into sentences with at most as many tokens as the run reads, and as those of its training had.
 
     In a run with features (such as 'V;PST' after the text) it is one sentence, because they belong to the whole text.
     """
@@ -108,7 +108,8 @@ def tag_ids(run: Run, count: int, tag: Tag | None) -> list[list[int]]:
     """
     if tag is None:
         tag = next(iter(run.config.data.corpus_tags), "")
-    names, tag_tokens = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
+    names = [tag] * count if isinstance(tag, str) else tag
+    tag_tokens = run.source_tokenizer.tags  # name → token id
     if unknown := [name for name in names if name and name not in tag_tokens]:
         if tag_tokens:
             raise unknown_name("corpus tag", unknown[0], tag_tokens)
@@ -124,7 +125,7 @@ def encode_features(run: Run, sources: Sequence[str]) -> tuple[list[list[int]], 
     In a run with features, such as the grammatical ones in 'V;PST', these follow the text after the last tab. Unknown
     features are logged once and share one token. In other runs there are none, and the texts are returned unchanged.
     """
-    symbols = run.source_tokenizer.features
+    symbols = run.source_tokenizer.features  # the names of features and their tokens; empty: a run without features
     if not symbols:
         return [[] for _ in sources], list(sources)
     texts_and_features = [split_features(source) for source in sources]
@@ -146,8 +147,8 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
     run's default) and the tokens of its features. A dialogue, a text with tabs between its turns, has the special
     tokens between turns.
     """
-    if (features := run.model.source_features) is not None:
-        return [check_features(load_features(run, source), features) for source in sources]
+    if (num_features := run.model.source_features) is not None:  # the run reads vectors of this size
+        return [check_features(load_features(run, source), num_features) for source in sources]
     texts = [text for source in sources if isinstance(text := normalize_source(run, source), str)]
     if len(texts) < len(sources):
         raise UserError(
@@ -159,7 +160,7 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
         token_ids = run.source_tokenizer.encode_batch(texts)
         by_source = zip(tag_ids(run, len(texts), tag), feature_ids, token_ids)
         return [[*tag_id, *features, *tokens] for tag_id, features, tokens in by_source]
-    if any(text.count("\t") % 2 for text in texts):
+    if any(text.count("\t") % 2 for text in texts):  # n tabs separate n + 1 turns
         raise UserError(
             "a dialogue must end with the user's turn, to which the model replies, but has an even number of turns: "
             "give an odd number of turns, separated by tabs"
@@ -211,7 +212,8 @@ def detect_languages(run: Run, sources: Sequence[NDArray[Any]]) -> list[str]:
     for batch in batch_by_length(np.array([len(source) for source in sources]), run.config.search.batch_tokens):
         source, lengths = run.pad_batch([sources[n] for n in batch])
         bos = torch.full_like(lengths[:, None], run.model_framing.bos)  # B 1
-        logits = run.model(source, lengths, bos, torch.ones_like(lengths))[:, 0, ids]  # B languages
+        # B languages: logits of the language codes after BOS, the only target token (lengths of 1)
+        logits = run.model(source, lengths, bos, torch.ones_like(lengths))[:, 0, ids]
         for n, best in zip(batch, logits.argmax(-1).tolist()):
             results[n] = names[best]
     return results

@@ -44,8 +44,9 @@ def stream_batch(
 ) -> Generator[NumberedTokens]:
     """Translate texts in a batch, and yield pairs (index of a text, tokens that have become certain since the last).
 
-    The last pair of a text contains its complete translation. A search that compares complete translations, such as
-    minimum Bayes risk, yields only this pair.
+    Tokens are certain if all hypotheses of a text begin with them: the rest of the search cannot change them. The last
+    pair of a text contains its complete translation. A search that compares complete translations, such as minimum
+    Bayes risk, yields only this pair.
 
     Args:
         translator: has the run, the search and the options
@@ -113,7 +114,7 @@ class _BatchStream:
         `truncated` says for each source whether it was too long, so that only its beginning is translated.
         """
         run, translator, request = self.run, self.translator, self.request
-        # with a shortlist, searches use other token ids until they end
+        # with a vocabulary shortlist, token ids are indices in a part of the vocabulary until the search ends
         if isinstance(translator.search, StepwiseSearch) and run.shortlist is None:
             hypotheses = yield from self._search(translator.search)
         else:
@@ -126,7 +127,8 @@ class _BatchStream:
             alignment = alignments[n] if alignments else None
             translation = to_translation(run, ranked, alignment, truncated_source=truncated[n])
             score: float | None = best[n].score
-            if last is not None:  # log p of tokens that were yielded as the prefix of several hypotheses is not known
+            # of the tokens since the last part; log p of a common prefix of several hypotheses is not known
+            if last is not None:
                 score = best[n].score - last.score if last.single_hypothesis else None
             part = self.detokenizers[n].add(best[n].tokens, best[n].tokens, score, is_last=True)
             yield self.text_indices[n], StreamedTokens(part.text, part.tokens, score, translation=translation)

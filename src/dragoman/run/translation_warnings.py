@@ -101,7 +101,8 @@ class TranslationChecker:
         ]
         if translation.text.strip():
             return warnings
-        return [warning for warning in warnings if warning.kind in ("empty", "truncated", "language")]  # explain why
+        # of an empty translation, only the warnings that explain it
+        return [warning for warning in warnings if warning.kind in ("empty", "truncated", "language")]
 
     def learn_what_is_usual(self) -> None:
         """Compute what is usual from the training and validation data in the run folder, if not done yet.
@@ -154,7 +155,7 @@ class TranslationChecker:
         It is a low quantile of the mean log p of references of the validation set, or a constant if there is none.
         """
         run, store = self.run, self._store("valid")
-        if store is None or run.languages:
+        if store is None or run.languages:  # pairs of a multilingual run may be in many languages
             return UNCALIBRATED_MEAN_SCORE
         rows = spread_rows(store, MAX_CALIBRATION_PAIRS)
         sources = [run.source_tokenizer.decode(store.source(row).tolist()) for row in rows]
@@ -174,12 +175,13 @@ class TranslationChecker:
         store = self._store("train")
         if store is None:
             return 1.0
-        tokenizer, words, spelled = self.run.source_tokenizer, 0, 0
+        num_words = num_spelled = 0
         for row in spread_rows(store, MAX_CALIBRATION_PAIRS):
             ids = store.source(row).tolist()
-            text = tokenizer.decode(ids)
-            words, spelled = words + len(alignment_spans(text)), spelled + len(self._spelled_words(text, ids))
-        return spelled / max(1, words)
+            text = self.run.source_tokenizer.decode(ids)
+            num_words += len(alignment_spans(text))
+            num_spelled += len(self._spelled_words(text, ids))
+        return num_spelled / max(1, num_words)
 
     @cached_property
     def _usual_repetitions(self) -> frozenset[tuple[str, ...]] | None:
@@ -230,7 +232,7 @@ class TranslationChecker:
         """Yield a warning if a phrase of the translation `text` occurs several times in a row, unlike in the source.
 
         No warning if a phrase of the source is repeated as often, or if the phrase occurs just twice and also does so
-        in the training targets (`_usual_repetitions`).
+        in the training targets (`_usual_repetitions`), or these are not known (None).
         """
         max_times_in_source = max((repetition.times for repetition in _repetitions(source)), default=1)
         usual = self._usual_repetitions
@@ -284,7 +286,7 @@ class TranslationChecker:
 
     def _check_score(self, translation: Translation) -> Iterator[TranslationWarning]:
         """Yield a warning if the mean log p per token is unusually low; EOS counts as a token if it was generated."""
-        num_tokens = len(translation.tokens) + translation.finished
+        num_tokens = len(translation.tokens) + translation.finished  # EOS is not among `tokens`
         mean = translation.score / num_tokens if num_tokens else 0.0
         if mean < self._min_mean_score:
             message = (
@@ -353,8 +355,8 @@ def _repetitions(text: str) -> list[Repetition]:
     Letters or marks within a word count as well: “haushaushaushaus”, “........”.
     """
     spans = alignment_spans(text)  # of words, in characters
-    words = [re.sub(r"\W+", "", text[begin:end]) for begin, end in spans]
-    loops = LETTER_LOOP.finditer(text)
+    words = [re.sub(r"\W+", "", text[begin:end]) for begin, end in spans]  # without punctuation
+    loops = LETTER_LOOP.finditer(text)  # group 1: the letters that are repeated
     repetitions = [Repetition((loop[1],), len(loop[0]) // len(loop[1]), loop.span()) for loop in loops]
     for size in range(1, MAX_REPEATED_WORDS + 1):
         begin = 0

@@ -74,8 +74,10 @@ class Translator:
         """
         self.run, self.search, self.tag, self.token_scores = run, search, tag, token_scores
         self.replacer = None
+        # a model with tokens for unknown words copies these: they are replaced by the words of the source, unless
+        # phrases are excluded, which a replacement after the search could contain
         if dictionary is None and run.target_tokenizer.unknown_word_tokens and not exclude:
-            dictionary = {}  # this model copies unknown words: replace them by the words of the source
+            dictionary = {}
         if dictionary is not None:
             self.replacer = UnknownWordReplacer(run.source_tokenizer, run.target_tokenizer, dictionary)
             if exclude:
@@ -83,7 +85,7 @@ class Translator:
                     "phrases to exclude cannot be combined with a dictionary for unknown words, because these are "
                     "replaced after the search: use only one of the two"
                 )
-        # Features have no words, and a replacer computes the alignment itself.
+        # feature vectors (images, speech) have no words; a replacer of unknown words computes the alignment itself
         self.align = alignment and self.replacer is None and run.model.source_features is None
         self.exclude = tuple(normalize_phrases(run, exclude))
         self.forbidden_phrases = None
@@ -175,7 +177,9 @@ class Translator:
             return results
         # A beam takes several rows of a batch for each source.
         batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
-        queued_batches = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
+        # one search gets several batches, so that waiting sources replace those that are done; with several workers it
+        # gets one, so that all workers are busy
+        queued_batches = QUEUED_BATCHES if run.num_workers == 1 else 1
         batches = [
             (language_run, indices[batch])
             for language_run, indices in self.group_by_language(sources, searched)
@@ -192,7 +196,7 @@ class Translator:
                 keys=torch.from_numpy(indices + first_index),  # seeds of sampling
                 texts=[texts[i] for i in indices],
                 constraints=constraints.select(indices.tolist()),
-                max_batch_size=max(1, batch_tokens // source.shape[1]),
+                max_batch_size=max(1, batch_tokens // source.shape[1]),  # sources of this padded length
             )
             hypotheses = self.search.decode(run, request)
             best = [ranked[0].tokens for ranked in hypotheses]
@@ -224,6 +228,7 @@ class Translator:
         if run.framing.languages is None or not run.framing.languages.detected:
             return [(run, indices)]
         languages = np.array(detect_languages(run, [sources[i] for i in indices]))
+        # speech is transcribed in its own language, which is then the target language
         return [(run.with_languages(target=name), indices[languages == name]) for name in sorted({*languages.tolist()})]
 
     def _map_batches(
@@ -336,7 +341,8 @@ def _join_one_translation_each(text: SplitText, translations: Sequence[Translati
 
     Scores are added. In the word alignment, words are counted from the beginning of the text.
     """
-    alignment: Alignment | None = [] if all(t.alignment is not None for t in translations) else None
+    has_alignment = all(translation.alignment is not None for translation in translations)
+    alignment: Alignment | None = [] if has_alignment else None
     source_offset = target_offset = 0  # numbers of words in the sentences before
     for sentence, translation in zip(text.sentences, translations):
         if alignment is not None:
@@ -345,7 +351,9 @@ def _join_one_translation_each(text: SplitText, translations: Sequence[Translati
         source_offset += len(alignment_words(sentence))
         target_offset += len(alignment_words(translation.text))
     token_scores = [score for translation in translations for score in translation.token_scores or ()]
-    proven = [t.proven_optimal for t in translations if t.proven_optimal is not None]  # None: not an exact search
+    has_token_scores = any(translation.token_scores is not None for translation in translations)
+    proven_optimal = [translation.proven_optimal for translation in translations]
+    proven = [is_proven for is_proven in proven_optimal if is_proven is not None]  # None: not an exact search
     return Translation(
         text=text.join([translation.text for translation in translations]),
         score=sum(translation.score for translation in translations),
@@ -355,7 +363,7 @@ def _join_one_translation_each(text: SplitText, translations: Sequence[Translati
         truncated_source=any(translation.truncated_source for translation in translations),
         proven_optimal=all(proven) if proven else None,
         copied=bool(translations) and all(translation.copied for translation in translations),
-        token_scores=token_scores if any(t.token_scores is not None for t in translations) else None,
+        token_scores=token_scores if has_token_scores else None,
     )
 
 
@@ -373,7 +381,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, fir
     longest = max(map(len, token_ids), default=0)
     max_new_tokens = run.model.max_target_length(torch.tensor([longest]))  # after the longest prompt; None: no limit
     if max_new_tokens is not None and int(max_new_tokens) < 1:
-        max_tokens = longest + int(max_new_tokens) - 1
+        max_tokens = longest + int(max_new_tokens) - 1  # so that one new token is possible
         raise UserError(
             f"a prompt has {longest:,} tokens, but the model can continue at most {max_tokens:,}: shorten it"
         )
@@ -384,8 +392,9 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, fir
         last_token = torch.tensor([token_ids[i][-1] for i in batch], device=run.device)
         request = SearchRequest(source, lengths, keys=torch.from_numpy(batch + first_index), first_token=last_token)
         for i, hypotheses in zip(batch, search.decode(run, request)):
-            prompt = token_ids[i][len(prefix) :]
-            results[i] = to_translation(run, [h._replace(tokens=[*prompt, *h.tokens]) for h in hypotheses])
+            prompt = token_ids[i][len(prefix) :]  # without the special tokens before it
+            with_prompt = [hypothesis._replace(tokens=[*prompt, *hypothesis.tokens]) for hypothesis in hypotheses]
+            results[i] = to_translation(run, with_prompt)
     return results
 
 

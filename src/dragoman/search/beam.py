@@ -49,15 +49,16 @@ class BeamSearch(Strategy):
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
         """Return the state of new sources: initial scores, and buffers for hypotheses of at most `max_length` tokens.
 
-        All hypotheses of a source are empty at first, so only the first can be continued: the others have log p = −∞.
-        The buffers will hold hypotheses that have finished (with EOS) or were truncated (at the length limit).
+        All K hypotheses of a source are empty at first, and so equal: all but the first get log p = −∞, so that only
+        the first is continued. The buffers will hold hypotheses that have finished (with EOS) or were truncated (at the
+        length limit).
         """
         batch, device = len(state.tokens), state.tokens.device
         rows = self.rows_per_source
         scores = torch.full((batch, rows), -torch.inf, device=device)
         scores[:, 0] = 0.0
         attention = None
-        if state.source_mask is not None:  # B S: set if the coverage penalty needs the sum of the attention weights
+        if state.source_mask is not None:  # B S: only set if there is a coverage penalty, which sums attention weights
             attention = torch.zeros(batch, rows, state.source_mask.shape[1], device=device)
         return replace(
             state,
@@ -87,7 +88,8 @@ class BeamSearch(Strategy):
             logits: B K V, of the next tokens of B sources with K hypotheses each.
             log_normalizer: B K, log Σ exp of the logits.
             attention: B K S, attention weights over the S source positions; None if there is no coverage penalty.
-            penalty: B V, subtracted from log p when continuations are compared, but not from their scores.
+            penalty: B V, of each token if this is a group of diverse beam search: subtracted from log p when
+                continuations are compared, but not from their scores.
 
         Returns:
             the new state, and for each new hypothesis the index (0 … K−1) of the one that it continues, B K.
@@ -95,7 +97,7 @@ class BeamSearch(Strategy):
         width = self.rows_per_source  # K
         beam = self._with_attention(state, attention)
         scores, parents, tokens = best_continuations(state.scores, logits, log_normalizer, 2 * width, penalty)  # B 2K
-        is_eos = tokens == self.eos
+        is_eos = tokens == self.eos  # for at most one continuation of each hypothesis: K of the 2K can be continued
         finished_scores = torch.where(is_eos[:, :width], scores[:, :width], -torch.inf)
         beam = self._add_finished(state, beam, finished_scores, parents[:, :width])
         live = first_true(~is_eos, width)  # B K: indices of the best K continuations that do not end
@@ -119,7 +121,8 @@ class BeamSearch(Strategy):
         """Return log p / lp + cp (with length normalization and coverage penalty) of N continuations per source, B N.
 
         A continuation is a hypothesis and one more token: `scores` (B N) are log p with that token, `parents` (B N) the
-        indices of the hypotheses. `state.step` (B) is the number of tokens before it.
+        indices of the hypotheses. `state.step` (B) is the number of tokens before it. `beam.attention` (B K S) is how
+        much attention each hypothesis has given to each source token; None: there is no coverage penalty.
         """
         normalized = scores / self.config.length_divisor(state.step + 1)[:, None]
         if beam.attention is None or state.source_mask is None:
@@ -131,12 +134,13 @@ class BeamSearch(Strategy):
         """Merge N hypotheses that end with EOS into the buffer `beam.finished`; return the new state of the beam.
 
         The buffer keeps the hypotheses with the highest normalized scores. `scores` (B N) are log p of the new ones, −∞
-        marks an unused entry; `parents` (B N) are the indices of the live hypotheses to which EOS was appended.
+        marks an unused entry; `parents` (B N) are the indices of the live hypotheses to which EOS was appended. EOS is
+        neither stored nor counted in `lengths`.
         """
-        old, size = beam.finished, beam.finished.scores.shape[1]
+        old, capacity = beam.finished, beam.finished.scores.shape[1]
         tokens, lengths = gather_rows(state.output_tokens, parents), state.step[:, None].expand_as(scores)
         normalized = self._normalize(state, beam, scores, parents)
-        best, order = topk(torch.cat((old.normalized_scores, normalized), 1), size)  # values, indices in old + new
+        best, order = topk(torch.cat((old.normalized_scores, normalized), 1), capacity)  # values, indices in old + new
         finished = HypothesisBuffer(
             normalized_scores=best,
             scores=torch.cat((old.scores, scores), 1).gather(1, order),
@@ -226,7 +230,8 @@ def best_continuations(
         logits: B K V, of their next tokens.
         log_normalizer: B K, log Σ exp of the logits.
         count: N.
-        penalty: B V, subtracted from log p when continuations are compared, but not from the scores.
+        penalty: B V, of each token in diverse beam search: subtracted from log p when continuations are compared, but
+            not from the scores.
 
     Returns:
         the scores (log p with the new token), the indices of the hypotheses (0 … K−1), and the new tokens, B N each.
@@ -234,9 +239,9 @@ def best_continuations(
     if penalty is None:
         return topk_continuations(scores, logits, log_normalizer, count)
     _, parents, tokens = topk_continuations(scores, logits - penalty[:, None], log_normalizer, count)
-    index = parents * logits.shape[2] + tokens  # B N: in K·V
+    index = parents * logits.shape[2] + tokens  # B N: in the K·V logits of a source
     log_p = logits.flatten(1).gather(1, index) - log_normalizer.gather(1, parents)  # without the penalty
-    return scores.gather(1, parents) + log_p.clamp_(max=0), parents, tokens
+    return scores.gather(1, parents) + log_p.clamp_(max=0), parents, tokens  # rounding must not make log p positive
 
 
 def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
@@ -260,7 +265,7 @@ def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, ma
     if rule == "steps":
         return torch.zeros_like(max_length, dtype=torch.bool)
     if rule is True:
-        return finished[:, config.max_finished - 1] > -torch.inf
+        return finished[:, config.max_finished - 1] > -torch.inf  # the last entry is used: the buffer is full
     best = live.amax(1)
     if rule is False:
         worst = finished[:, config.max_finished - 1]
@@ -313,21 +318,22 @@ class DiverseBeamSearch(Strategy):
 
         `self.group` is the beam search that each group performs, with 1/num_groups of the beam size.
         """
-        size = config.size // config.num_groups
-        n_best = min(size, config.n_best)
+        group_size = config.size // config.num_groups
+        n_best = min(group_size, config.n_best)
         num_finished = config.num_finished
         if num_finished is not None:  # None: a group stops at as many finished hypotheses as it has rows
             num_finished = max(n_best, num_finished // config.num_groups)
-        group = replace(config, size=size, num_groups=1, n_best=n_best, num_finished=num_finished)
+        group = replace(config, size=group_size, num_groups=1, n_best=n_best, num_finished=num_finished)
         self.config, self.rows_per_source, self.group = config, config.size, BeamSearch(group, eos)
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
-        """Return the joint initial state of all groups: their hypotheses side by side, and one buffer of each group.
+        """Return the joint initial state of all groups: their hypotheses side by side, and buffers for each group.
 
-        The buffers hold finished hypotheses of at most `max_length` tokens.
+        The buffers will hold finished and truncated hypotheses of at most `max_length` tokens. `self.group` is the beam
+        search of a group.
         """
         groups = [self.group.init_state(state, max_length) for _ in range(self.config.num_groups)]
-        tokens = state.tokens[:, : self.group.rows_per_source]
+        tokens = state.tokens[:, : self.group.rows_per_source]  # the first tokens, which are equal in all groups
         return self._join(state, [replace(group, tokens=tokens) for group in groups])
 
     def select(
@@ -344,11 +350,11 @@ class DiverseBeamSearch(Strategy):
             the new state, and for each new hypothesis the index (0 … K−1) of the one that it continues, B K.
         """
         logits = at_least_float32(logits)  # precise enough for small penalties
-        size, penalty = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
-        at_limit = (state.max_length == state.step + 1)[:, None]
+        group_size, penalty = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
+        at_limit = (state.max_length == state.step + 1)[:, None]  # sources whose last token this is
         groups, parents = [], []
         for number in range(self.config.num_groups):
-            rows = slice(number * size, (number + 1) * size)
+            rows = slice(number * group_size, (number + 1) * group_size)
             group, group_parents = self.group.select(
                 self.group_state(state, number),
                 logits[:, rows],
@@ -356,21 +362,22 @@ class DiverseBeamSearch(Strategy):
                 attention=None,
                 penalty=penalty,
             )
-            # rows of a group that has ended hold no hypothesis, and penalize nothing; K/G: rows of one of G groups
+            # rows of a group that has ended hold no hypothesis (score −∞), and penalize nothing; at the length limit
+            # all have ended, but the truncated hypotheses have got a token in this step; K/G: rows of one of G groups
             live = (group.scores > -torch.inf) | (at_limit & (group.strategy.truncated.scores > -torch.inf))  # B K/G
             penalty = penalty.scatter_add(1, group.tokens, (live * self.config.diversity_penalty).to(penalty.dtype))
             groups.append(group)
-            parents.append(group_parents + number * size)
+            parents.append(group_parents + number * group_size)  # indices in all K rows
         return self._join(state, groups), torch.cat(parents, 1)
 
     def group_state(self, state: SearchState, number: int) -> SearchState:
         """Return the state of group `number` (0, 1, …): its hypotheses, and its buffers of finished ones.
 
-        The hypotheses of group g are rows g·size … (g+1)·size − 1 of each source, where size is the group's beam size.
+        A group has `group_size` rows (hypotheses) of each source; those of all groups are side by side.
         """
         diverse: DiverseBeamState = state.strategy
-        size = self.group.rows_per_source
-        rows = slice(number * size, (number + 1) * size)
+        group_size = self.group.rows_per_source
+        rows = slice(number * group_size, (number + 1) * group_size)
         return replace(
             state,
             scores=state.scores[:, rows],
@@ -400,6 +407,8 @@ class DiverseBeamSearch(Strategy):
         results = []
         for source_groups in zip(*groups):
             unique = {tuple(hypothesis.tokens): hypothesis for group in source_groups for hypothesis in group}
-            ranked = sorted(unique.values(), key=lambda h: (not h.finished, -h.normalized_score))
+            ranked = sorted(
+                unique.values(), key=lambda hypothesis: (not hypothesis.finished, -hypothesis.normalized_score)
+            )
             results.append(ranked[: self.config.n_best])
         return results

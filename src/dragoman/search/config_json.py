@@ -40,7 +40,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
         )
     try:
         search = from_dict(_rename_stopping_settings(data), classes=CONFIG_KINDS, what="search")
-    except FieldError as error:
+    except FieldError as error:  # name the file or setting too; `error.owner` is the class with the wrong field
         raise error.named(f"{where}: {error.field!r} of {error.owner}") from None
     if not isinstance(search, SearchConfig):
         raise UserError(
@@ -72,11 +72,12 @@ def read_search_config(text: str) -> SearchConfig:
 def _rename_stopping_settings(value: Any) -> Any:
     """Return JSON values in which former names of the setting `early_stopping` of `Beam` are replaced by that name.
 
-    Older run folders contain the former names. Searches within searches are changed too.
+    Older run folders contain the former names (`stop` and `complete`). Searches within searches are changed too.
     """
     if not isinstance(value, dict):
         return value
     current = {name: _rename_stopping_settings(item) for name, item in value.items()}
+    # `where` precedes the setting's name in error messages
     return rename_stopping_settings(current, where="Beam.") if value.get("kind") == "Beam" else current
 
 

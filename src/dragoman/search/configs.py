@@ -109,7 +109,8 @@ class Beam(TokenSearch):
                 "Beam", "rank_unfinished", f"must be 'last' or 'by_score', but is {self.rank_unfinished!r}"
             )
         if self.num_groups < 1 or self.size % self.num_groups:
-            raise FieldError("Beam", "num_groups", f"is {self.num_groups}, which does not divide a beam of {self.size}")
+            problem = f"is {self.num_groups}, which does not divide a beam of {self.size}: use a divisor of its size"
+            raise FieldError("Beam", "num_groups", problem)
         if self.num_groups > 1 and self.coverage_penalty:
             raise FieldError(
                 "Beam", "coverage_penalty", "is not used by diverse beam search: set it to 0, or num_groups to 1"
@@ -122,31 +123,37 @@ class Beam(TokenSearch):
 
     @property
     def label(self) -> str:
-        """The name of the search in reports, such as "beam 5"."""
+        """The name of the search in reports: "beam 5" for a beam of 5 hypotheses, or "greedy"."""
         return "greedy" if self.has_single_row else f"beam {self.size}"
 
     @property
     def has_single_row(self) -> bool:
-        """Whether this is greedy search: one hypothesis per source, to which tokens are appended until EOS."""
+        """Whether this is greedy search: one hypothesis per source, to which tokens are appended until EOS.
+
+        A beam of size 1 that goes on after the first EOS, or computes coverage from attention, is `BeamSearch`.
+        """
         return self.size == 1 and self.max_finished == 1 and self.coverage_penalty == 0
 
     @property
     def stopping_rule(self) -> EarlyStopping:
-        """The stopping rule that is applied: `early_stopping`, but a beam of size 1 stops at the first EOS."""
+        """The stopping rule that is applied: `early_stopping`, but always True for a beam of size 1.
+
+        Such a beam stops when `max_finished` hypotheses have finished: by default at the first EOS.
+        """
         return True if self.size == 1 else self.early_stopping
 
     @property
     def max_finished(self) -> int:
-        """The number of finished hypotheses per source that the search stores; the best ones replace others."""
+        """The number of finished hypotheses per source that are stored (the best ones so far); by default the size."""
         return self.num_finished or self.size
 
     def length_divisor(self, length: Any) -> Any:
         """Return the length normalization lp(y), by which log p(y|x) is divided, for hypotheses of this length.
 
         `length` is a number of tokens, EOS included, or a tensor of such numbers; the result has its type. The first
-        `prompt_length` tokens do not count.
+        `prompt_length` tokens, which are forced, do not count.
         """
-        if self.prompt_length:  # a hypothesis within the prompt has length 1
+        if self.prompt_length:  # a hypothesis within the prompt has length 1, so that the divisor is not 0
             length = length - self.prompt_length
             length = length.clamp(min=1) if isinstance(length, Tensor) else max(1, length)
         return LENGTH_NORMALIZATIONS[self.length_normalization](length, self.length_penalty)
@@ -159,12 +166,14 @@ class Beam(TokenSearch):
             vocab_size: That of the model.
             has_required_phrases: Whether targets must contain given phrases, which needs constrained beam search.
         """
-        num_tokens = vocab_size - len(special_tokens.suppressed) - 1  # that can continue a hypothesis: EOS cannot
+        # tokens that can continue a hypothesis (not EOS): the first step selects K different ones
+        num_tokens = vocab_size - len(special_tokens.suppressed) - 1
         if self.size > num_tokens:
             raise UserError(
                 f"a beam of {self.size} hypotheses is larger than the vocabulary of {num_tokens} tokens: set the beam "
                 f"size to {num_tokens} or less"
             )
+        # forced tokens that do not count in the length: only known from the run
         eos, config = special_tokens.eos, replace(self, prompt_length=special_tokens.prompt_length)
         if has_required_phrases:
             if self.num_groups > 1:
@@ -217,8 +226,8 @@ class Sample(TokenSearch):
     def __post_init__(self) -> None:
         """Raise a UserError if a field has an invalid value."""
         if not MIN_FLOAT32 <= self.temperature <= MAX_FLOAT32:
-            problem = f"must be above 0 and at most {MAX_FLOAT32:g}, but is {self.temperature}: a beam of 1 is greedy"
-            raise FieldError("Sample", "temperature", problem)
+            problem = f"must be above 0 and at most {MAX_FLOAT32:g}, but is {self.temperature}"
+            raise FieldError("Sample", "temperature", f"{problem}: for greedy search use a beam of 1")
         check_ranges(
             self,
             top_k=(1, math.inf),
@@ -232,7 +241,10 @@ class Sample(TokenSearch):
 
     @property
     def truncates(self) -> bool:
-        """Whether improbable tokens are excluded by top_k, top_p or min_p, for which tokens have to be sorted."""
+        """Whether improbable tokens are excluded by top_k, top_p or min_p, for which tokens have to be sorted.
+
+        `typical_p` is applied separately, before these.
+        """
         return any(value is not None for value in (self.top_k, self.top_p, self.min_p))
 
     @property

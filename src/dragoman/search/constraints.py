@@ -34,7 +34,8 @@ class ForcedPrefix(LogitsProcessor):
         prefix, length = state.constraints.prefix, state.constraints.prefix_length
         assert prefix is not None
         assert length is not None
-        token = prefix.gather(1, state.step.clamp(max=prefix.shape[1] - 1)[:, None])  # B 1
+        # B 1: the next token; after the prefix any token, which is not used then
+        token = prefix.gather(1, state.step.clamp(max=prefix.shape[1] - 1)[:, None])
         index = token[:, None].expand(-1, logits.shape[1], 1)
         forced = torch.full_like(logits, -torch.inf).scatter(2, index, logits.gather(2, index))
         return torch.where((state.step < length)[:, None, None], forced, logits)
@@ -56,15 +57,17 @@ class NoRepeatNGram(LogitsProcessor):
         """
         tokens, step, n = state.output_tokens, state.step, self.size
         max_length = tokens.shape[-1]
-        if max_length < n:
+        if max_length < n:  # no n-gram fits in a target
             return logits
         ngrams = tokens.unfold(-1, n, 1)  # B K N n: all n-grams of the output tokens
         positions = step[:, None] + torch.arange(1 - n, 0, device=step.device)  # B n−1: of the last tokens
         last = tokens.gather(2, positions.clamp(0, max_length - 1)[:, None].expand(-1, tokens.shape[1], -1))  # B K n−1
-        generated = torch.arange(n - 1, max_length, device=step.device) < step[:, None]  # B N
+        # B N: whether the last token of each n-gram is generated already
+        generated = torch.arange(n - 1, max_length, device=step.device) < step[:, None]
+        # B K N: n-grams that begin with the last n−1 tokens, if there are as many
         repeats = (ngrams[..., :-1] == last[:, :, None]).all(-1) & generated[:, None] & (step >= n - 1)[:, None, None]
         token = torch.where(repeats, ngrams[..., -1], 0).clamp(min=0)  # PAD, which is negative, in rows that have ended
-        bound = torch.where(repeats, -torch.inf, torch.inf)  # ∞ leaves a logit as it is
+        bound = torch.where(repeats, -torch.inf, torch.inf)  # a minimum with ∞ leaves a logit as it is
         return logits.scatter_reduce(2, token, bound, "amin")
 
 
@@ -93,7 +96,7 @@ class Constraints:
 
     @property
     def logits_processors(self) -> list[LogitsProcessor]:
-        """The logits processors that forbid the phrases `exclude` and force the prefixes.
+        """The logits processors that forbid phrases (`exclude`, which is one itself) and force the prefixes.
 
         Required phrases (`include`) need none: the beam search itself (`ConstrainedBeam`) generates them.
         """
@@ -107,7 +110,7 @@ class Constraints:
 
         Args:
             tokenizer: Of the target language.
-            max_lengths: B, of the translations, EOS included.
+            max_lengths: B, length limits of the translations in tokens, EOS included.
             num_forced: The number of tokens, such as a language token, that are generated before the prefix.
         """
         tensors = ConstraintTensors()
@@ -115,13 +118,14 @@ class Constraints:
         if self.prefixes is not None:
             prefixes = self._encode_prefixes(tokenizer, self.prefixes)
             prefix_lengths = torch.tensor([len(prefix) for prefix in prefixes], device=max_lengths.device)
+            # a translation consists of the forced tokens, the prefix and at least EOS
             for length, limit in zip(prefix_lengths.tolist(), (max_lengths - 1 - num_forced).tolist()):
                 if length > limit:
                     raise UserError(
                         f"a target prefix has {length:,} tokens, but the translation may have at most {limit:,}: "
                         "shorten the prefix, or raise length_limit.max (search.max_target_length)"
                     )
-            width = max(1, int(prefix_lengths.max()))
+            width = max(1, int(prefix_lengths.max()))  # a tensor without columns could not be read from
             # 0 for each forced token, which the engine generates whatever the prefix, then the prefix and padding
             padded = [[*[0] * num_forced, *prefix, *[0] * (width - len(prefix))] for prefix in prefixes]
             tensors.prefix = torch.tensor(padded, device=max_lengths.device)

@@ -164,8 +164,9 @@ class SearchEngine:
         self.models, self.special_tokens, self.strategy = models, special_tokens, strategy
         self.logits_processors, self.compile, self.use_cuda_graphs = logits_processors, compile, use_cuda_graphs
         self.graphed_start: Callable[..., SearchState] = GraphedFunction(self._start, in_place=False)
+        # a lambda, since `decode_step` may be replaced by its compiled version
         self.graphed_step = GraphedFunction(lambda state: self.decode_step(state), in_place=True)
-        if compile:
+        if compile:  # the limit is the number of shapes after which torch.compile gives up
             torch._dynamo.config.recompile_limit = max(MAX_COMPILED_SHAPES, torch._dynamo.config.recompile_limit)
             self.decode_step = torch.compile(self.decode_step, fullgraph=True, dynamic=False)  # type: ignore
         #: whether `Strategy.fused_step` may be used: its kernel knows neither logits processors nor forced tokens
@@ -231,15 +232,22 @@ class SearchEngine:
         num_slots = min(max_sources or count, count)
         progress = self._begin_batch(max_lengths.tolist(), count=num_slots, use_cuda_graphs=use_cuda_graphs)
         if use_cuda_graphs and not self.has_position_limit:
-            padding = round_up_size(source.shape[1]) - source.shape[1]  # so that there are few shapes
+            padding = round_up_size(source.shape[1]) - source.shape[1]  # so that there are few shapes to capture
             source = pad(source, (*(0, 0) * (source.dim() - 2), 0, padding))  # N S, or N S F
         first = first_tokens(self.special_tokens.bos, count, device)
         constraints = constraints or ConstraintTensors()
         no_empty_slots = torch.zeros_like(lengths, dtype=torch.bool)  # `_enter` marks them
         inputs = SearchInputs(
-            source, lengths, max_lengths, keys.to(device), constraints, first_tokens=first, empty=no_empty_slots
+            source=source,
+            lengths=lengths,
+            max_lengths=max_lengths,
+            keys=keys.to(device),
+            constraints=constraints,
+            first_tokens=first,
+            empty=no_empty_slots,
         )
-        state, entered = self._enter(inputs, progress.sources, progress, first=True), max(progress.sources) + 1
+        state = self._enter(inputs, progress.sources, progress, first=True)
+        num_entered = max(progress.sources) + 1  # sources 0 … num_entered − 1 have entered the batch
         results: dict[int, list[Hypothesis]] = {}  # by source
         pending: AsyncRead | None = None  # a copy of `done` to the CPU that has been started
         while progress.sources:
@@ -248,7 +256,7 @@ class SearchEngine:
             yield progress.sources, state
             if pending is None:
                 if source.is_cuda and max(progress.steps) % CHECK_INTERVAL and not progress.all_at_limit:
-                    continue
+                    continue  # not a step after which `done` is read
                 pending = AsyncRead(state.done)
                 if source.is_cuda and not progress.all_at_limit:
                     continue  # read it after the next step, so that the device does not wait
@@ -259,15 +267,15 @@ class SearchEngine:
             if not leaving or 4 * len(leaving) < len(occupied):  # wait until a quarter is done
                 continue
             ended = state.without_decoders
-            if len(leaving) < len(progress.sources):
+            if len(leaving) < len(progress.sources):  # not all slots
                 ended = select_sources(ended, torch.tensor(leaving, device=device))
             results |= zip((progress.sources[slot] for slot in leaving), self.strategy.hypotheses(ended))
-            entering = range(entered, min(entered + len(leaving), count))
+            entering = range(num_entered, min(num_entered + len(leaving), count))
             if entering:
                 slots = torch.tensor(leaving[: len(entering)], device=device)
                 replace_sources(state, slots, self._enter(inputs, entering, progress))
-                entered += len(entering)
-            elif len(leaving) == len(occupied):
+                num_entered += len(entering)
+            elif len(leaving) == len(occupied):  # all sources are done, and none waits
                 break
             for n, slot in enumerate(leaving):
                 progress.sources[slot], progress.steps[slot] = entering[n] if n < len(entering) else EMPTY_SLOT, 0
@@ -284,17 +292,17 @@ class SearchEngine:
         if use_cuda_graphs and not self.has_position_limit:
             max_length = round_up_size(max_length)
         initial = INITIAL_CACHE_LENGTH_GPU if use_cuda_graphs else INITIAL_CACHE_LENGTH
-        # caches grow later, but not in compiled CUDA graphs
+        # caches grow later, unless each new length would have to be both compiled and captured
         cache_length = max_length if self.compile and use_cuda_graphs else min(max_length, initial)
         progress = BatchProgress(
-            max_length,
-            cache_length,
+            max_length=max_length,
+            cache_length=cache_length,
             sources=list(range(count)),
-            steps=[],
+            steps=[],  # set below
             use_cuda_graphs=use_cuda_graphs,
             max_lengths=max_lengths,
         )
-        progress.sources += [EMPTY_SLOT] * (progress.num_slots(count) - count)
+        progress.sources += [EMPTY_SLOT] * (progress.num_slots(count) - count)  # up to the rounded size
         progress.steps = [0] * len(progress.sources)
         return progress
 
@@ -310,12 +318,16 @@ class SearchEngine:
     def _shrink(self, state: SearchState, progress: BatchProgress) -> SearchState:
         """Return the state without slots (rows of the batch) that have no source, and remove them from `progress`.
 
-        `progress.sources` has the number of the source in each slot, or EMPTY_SLOT. With CUDA graphs, nothing is
-        removed unless the batch becomes MIN_SHRINK_FACTOR times smaller: each shape has to be captured.
+        `progress.sources` has the number of the source in each slot, or EMPTY_SLOT. With CUDA graphs, a batch of
+        MIN_SHRINK_FACTOR or more slots stays as it is until it becomes that many times smaller, since each shape has to
+        be captured.
         """
         occupied = [slot for slot, number in enumerate(progress.sources) if number != EMPTY_SLOT]
         old_size, new_size = len(progress.sources), progress.num_slots(len(occupied))
-        if new_size >= old_size or (progress.use_cuda_graphs and new_size > old_size // MIN_SHRINK_FACTOR > 0):
+        max_new_size = old_size - 1
+        if progress.use_cuda_graphs and old_size >= MIN_SHRINK_FACTOR:
+            max_new_size = min(max_new_size, old_size // MIN_SHRINK_FACTOR)
+        if new_size > max_new_size:
             return state
         empty = [slot for slot, number in enumerate(progress.sources) if number == EMPTY_SLOT]
         slots = [*occupied, *empty[: new_size - len(occupied)]]  # `new_size` may be rounded up
@@ -333,7 +345,7 @@ class SearchEngine:
         same tensors as for an earlier batch.
         """
         device = inputs.source.device
-        if list(numbers) != list(range(len(inputs.source))):
+        if list(numbers) != list(range(len(inputs.source))):  # not all sources, in their order
             rows = torch.tensor([max(0, number) for number in numbers], device=device)
             inputs = map_tensors(lambda leaf: leaf[rows], inputs)
         empty = torch.zeros(len(numbers), dtype=torch.bool, device=device)
@@ -359,13 +371,13 @@ class SearchEngine:
         reorders_rows = self.strategy.reorders_rows
         decoders = [DecoderState.start(start, batch, reorders_rows=reorders_rows) for start in starts]
         source_mask = None
-        if self.strategy.needs_attention:
+        if self.strategy.needs_attention:  # attention is that of the first model
             source_mask = _source_mask(inputs, decoders[0].memory)
         state = SearchState(
             tokens=starts[0].tokens.unflatten(0, (batch, rows)),
             step=torch.zeros_like(inputs.max_lengths),
             max_length=inputs.max_lengths,
-            done=inputs.empty,
+            done=inputs.empty,  # slots without a source have nothing to search
             key=inputs.keys,
             decoders=decoders,
             constraints=inputs.constraints,
@@ -381,7 +393,7 @@ class SearchEngine:
 
         Caches that are full are grown first. `progress.steps` counts the steps of each source in the batch.
         """
-        if max(progress.steps) >= progress.cache_length < progress.max_length:
+        if max(progress.steps) >= progress.cache_length and progress.cache_length < progress.max_length:
             state = self._grow_caches(state, progress)
         progress.steps = [step + 1 for step in progress.steps]
         return self.graphed_step(state) if progress.use_cuda_graphs else self.decode_step(state)
@@ -402,7 +414,8 @@ class SearchEngine:
         attention = None
         for number, (model, decoder) in enumerate(zip(self.models, state.decoders)):
             # collects the attention weights of the first model, by the path of the layer
-            recorder: dict[str, list[Tensor]] | None = {} if self.strategy.needs_attention and not number else None
+            records = self.strategy.needs_attention and number == 0
+            recorder: dict[str, list[Tensor]] | None = {} if records else None
             positions = decoder.positions.clamp(max=decoder.max_positions - 1)  # rows that are done remain at the last
             layout = SequenceLayout.continuation(positions.flatten(), max_length=decoder.max_positions)
             ancestors = decoder.ancestors
@@ -414,7 +427,8 @@ class SearchEngine:
             assert cache is not None
             all_logits.append(kernel_input(model_logits[:, 0]).unflatten(0, (batch, rows)))
             decoders.append(replace(decoder, cache=cache, positions=decoder.positions.add_(1), ancestors=ancestors))
-            if recorder is not None:  # B K S: attention treats the K rows of a source as K queries
+            # B K S: attention treats the K rows of a source as K queries; each layer was called once (index 0)
+            if recorder is not None:
                 attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         logits = average_probabilities(all_logits)  # B K V
         if self.can_fuse:
@@ -445,7 +459,8 @@ class SearchEngine:
         """Return the logits (B K V) with −∞ for tokens that must not be generated next; they are changed in place.
 
         `log_normalizer` (B K) is log Σ exp of the logits, and so the logit with which a forced token has log p = 0.
-        `state.step` (B) is the number of tokens generated so far.
+        `state.step` (B) is the number of tokens generated so far. EOS is forbidden before `min_length` tokens, but not
+        as the last token before the length limit.
         """
         special, eos = self.special_tokens, self.special_tokens.eos
         if special.suppressed:
@@ -454,7 +469,8 @@ class SearchEngine:
             at_first = (state.step == len(special.forced_bos))[:, None, None]
             first = list(special.suppressed_first)
             logits[..., first] = logits[..., first].masked_fill(at_first, -torch.inf)
-        eos_logits = logits[..., eos].clone() if self.logits_processors else logits  # B K: before EOS is forbidden
+        # B K: before EOS is forbidden; only used, and so only copied, if there are processors
+        eos_logits = logits[..., eos].clone() if self.logits_processors else logits
         if special.min_length:
             too_short = state.step < torch.clamp(state.max_length - 1, max=special.min_length)
             logits[..., eos] = logits[..., eos].masked_fill(too_short[:, None], -torch.inf)
@@ -532,7 +548,10 @@ def gather_rows(rows: Tensor, parents: Tensor) -> Tensor:
 
 
 def write_tokens(output_tokens: Tensor, step: Tensor, tokens: Tensor) -> Tensor:
-    """Return a copy of the output tokens (B K T) with `tokens` (B K) at position `step[b]` of source b (B)."""
+    """Return a copy of the output tokens (B K T) with `tokens` (B K) at position `step[b]` of each source b.
+
+    Sources that are done may be at a step beyond T, whose token replaces the last one.
+    """
     positions = step[:, None, None].expand(*tokens.shape, 1).clamp(max=output_tokens.shape[-1] - 1)
     return output_tokens.scatter(2, positions, tokens[..., None])
 

@@ -72,7 +72,8 @@ class ExactSearch(SearchConfig):
             raise UserError("exact search works with a single model, but this is an ensemble: use Beam, or one run")
         if request.constraints:
             raise UserError("exact search does not support prefixes, required or forbidden phrases: use Beam")
-        num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1  # without EOS
+        # tokens that can continue a prefix (not EOS), which a beam must not outnumber
+        num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1
         beam = Beam(
             size=min(INITIAL_BEAM_SIZE, num_tokens), length_penalty=self.length_penalty, length_limit=self.length_limit
         )
@@ -136,6 +137,7 @@ class BranchAndBound:
         Prefixes are expanded until none is left that could become better than the best target, or until
         `max_expansions` prefixes were expanded. If no target was completed by then, the initial one is returned.
         """
+        # `tokens` has no EOS, which must not exceed the length limit either
         if self.initial is not None and self.initial.finished and len(self.initial.tokens) < self.max_length:
             self._propose(self.initial.tokens, self.initial.score)
         self._expand(prefixes=[[]], scores=[0.0], cache=self.start.state, tokens=self.start.tokens)
@@ -172,7 +174,7 @@ class BranchAndBound:
     def _lower_bound(self, length: int) -> float:
         """Return the log p that a prefix of `length` tokens must exceed to become better than the best target so far.
 
-        −∞ if there is no target yet.
+        It is −∞ if there is no target yet. log p is at most 0, so the largest divisor gives the best normalized score.
         """
         return -np.inf if self.best is None else self.best.normalized_score * self._max_divisor(length)
 
@@ -206,8 +208,10 @@ class BranchAndBound:
         Continuations by EOS are targets, of which the best one is kept. Those that could become better than the best
         target are pushed on the stack of branches, one branch per prefix.
 
-        Args: `scores`, log p of the prefixes; `cache`, the model's state before the last token of each prefix;
-        `tokens` (R), these last tokens, or BOS.
+        Args:
+            scores: R, log p of the prefixes.
+            cache: The model's state before the last token of each prefix.
+            tokens: R, these last tokens, or BOS for an empty prefix.
         """
         lengths = torch.tensor([len(prefix) for prefix in prefixes], device=tokens.device)
         positions = (self.start.positions + lengths).clamp(max=self.start.max_length - 1)
@@ -224,28 +228,29 @@ class BranchAndBound:
         total[:, eos] = -torch.inf
         total[lengths + 1 >= self.max_length] = -torch.inf  # no position for EOS after one more token
         bounds = total.new_tensor([self._lower_bound(len(prefix) + 1) for prefix in prefixes])
-        # continuations that may become better: index of the prefix, last token and log p of each, by prefix
+        # continuations that may become better, sorted by prefix: index of the prefix, last token and log p of each
         kept = (total > bounds[:, None]).nonzero(as_tuple=True)
-        rows, last_tokens, log_p_after = (column.cpu().numpy() for column in (*kept, total[kept]))
+        rows, last_tokens, total_log_p = (column.cpu().numpy() for column in (*kept, total[kept]))
         starts = np.searchsorted(rows, np.arange(len(prefixes) + 1))  # where the continuations of each prefix begin
         for i in reversed(range(len(prefixes))):  # the best branch is pushed last, and so expanded first
             continuations = slice(starts[i], starts[i + 1])
-            order = log_p_after[continuations].argsort(kind="stable")  # best last
+            order = total_log_p[continuations].argsort(kind="stable")  # best last
             if len(order):
                 row_cache = map_tensors(lambda leaf, row=i: leaf[row : row + 1], cache_after)
-                branch_tokens, branch_scores = last_tokens[continuations][order], log_p_after[continuations][order]
+                branch_tokens, branch_scores = last_tokens[continuations][order], total_log_p[continuations][order]
                 self.branches.append(Branch(prefixes[i], row_cache, tokens=branch_tokens, scores=branch_scores))
 
     def _propose(self, tokens: list[int], score: float) -> None:
         """Set `self.best` to this target (tokens without EOS, log p `score`) if it is better than the best so far."""
-        normalized_score = score / self.config.length_divisor(len(tokens) + 1)
+        normalized_score = score / self.config.length_divisor(len(tokens) + 1)  # with EOS
         if score > -np.inf and (self.best is None or normalized_score > self.best.normalized_score):
             self.best = Hypothesis(tokens, score, normalized_score, finished=True)
 
     def _restrict(self, log_p: Tensor, prefixes: list[list[int]]) -> Tensor:
         """Set log p (R V) of tokens that must not follow R prefixes to −∞, and of forced tokens to 0; in place.
 
-        Forced are the tokens `forced_bos` at the beginning, and EOS at the length limit if `force_eos_at_limit`.
+        Excluded are the tokens `suppressed`, EOS below the minimum length, and `suppressed_first` right after those of
+        `forced_bos`. Forced are `forced_bos` at the beginning, and EOS at the length limit if `force_eos_at_limit`.
         """
         special = self.special_tokens
         log_p[:, list(special.suppressed)] = -torch.inf

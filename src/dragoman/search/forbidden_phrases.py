@@ -76,7 +76,7 @@ class PhraseAutomaton:
     def unicode_classes(self) -> tuple[Ints, Ints]:
         """Return the class of every Unicode code point, and for each the number of letters with smaller code points.
 
-        With the latter, a difference of two numbers is the number of letters in a range of code points.
+        The difference of two of these numbers is the number of letters in a range of code points.
         """
         classes = _unicode_classes().copy()
         # each character that occurs in a phrase is a class by itself
@@ -88,6 +88,7 @@ class PhraseAutomaton:
         """Build the automaton that finds these phrases; an empty phrase is a UserError.
 
         Its symbols are classes of characters: OTHER, LETTER and SPACE, then one for each character of the phrases.
+        White space within a phrase becomes a single space.
         """
         plain = [" ".join(phrase.split()) for phrase in phrases]
         for phrase in plain:
@@ -99,6 +100,7 @@ class PhraseAutomaton:
         characters = sorted({*"".join(plain)} - {" "})
         alphabet = {character: number for number, character in enumerate(characters, SPACE + 1)}
         letters = [False, True, False, *map(is_letter, characters)]  # by class: OTHER, LETTER, SPACE, the characters
+        # the only character of a phrase that is not in the alphabet is the space
         class_sequences = {tuple(alphabet.get(character, SPACE) for character in phrase) for phrase in plain}
         return cls(alphabet, *_build_tables(sorted(class_sequences), letters))
 
@@ -107,7 +109,8 @@ def _build_tables(phrases: Sequence[tuple[int, ...]], is_letter: Sequence[bool])
     """Return the tables of an automaton that finds the phrases as whole words, by the powerset construction.
 
     A match is (index of a phrase, number of its symbols that were read). A state is the set of all current matches, and
-    whether a word may begin here. State 0 is that at the beginning of a text.
+    whether a word may begin here. State 0 is that at the beginning of a text. A match of a whole phrase remains until
+    the next symbol shows whether the word ends there, or is a hit at once if its own last symbol is no letter.
 
     Args:
         phrases: Each is a sequence of symbols (classes of characters) from 0 to A − 1.
@@ -125,7 +128,7 @@ def _build_tables(phrases: Sequence[tuple[int, ...]], is_letter: Sequence[bool])
     next_states, hit = [], []
     for matches, word_start in queue:  # grows during the loop
         continued: dict[int, set[tuple[int, int]]] = {}  # matches after the next symbol, by symbol
-        complete = False
+        complete = False  # whether a match is a whole phrase already
         for number, position in matches:
             phrase = phrases[number]
             if position == len(phrase):
@@ -135,12 +138,12 @@ def _build_tables(phrases: Sequence[tuple[int, ...]], is_letter: Sequence[bool])
             if phrase[position - 1] == SPACE:  # more white space may follow
                 continued.setdefault(SPACE, set()).add((number, position))
         next_row, hit_row = [], []
-        for symbol, letter in enumerate(is_letter):
-            can_begin = word_start or not letter  # whether a phrase may begin with this symbol
+        for symbol, symbol_is_letter in enumerate(is_letter):
+            can_begin = word_start or not symbol_is_letter  # whether a phrase may begin with this symbol
             reached = continued.get(symbol, set()) | (first_matches.get(symbol, set()) if can_begin else set())
             whole = {(number, position) for number, position in reached if position == len(phrases[number])}
-            hit_row.append(not letter and (complete or bool(whole)))
-            state = (frozenset(reached if letter else reached - whole), not letter)
+            hit_row.append(not symbol_is_letter and (complete or bool(whole)))
+            state = (frozenset(reached if symbol_is_letter else reached - whole), not symbol_is_letter)
             if state not in state_numbers:
                 state_numbers[state] = len(queue)
                 queue.append(state)
@@ -217,20 +220,21 @@ class ForbiddenPhrases(LogitsProcessor):
         """
         self.automaton = PhraseAutomaton.build(map(tokenizer.as_tokenized, phrases))
         self.eos, self.force_eos_at_limit = special_tokens.eos, special_tokens.force_eos_at_limit
-        forms = tokenizer.surface_forms()[:vocab_size]  # the bytes of each token
+        forms = tokenizer.surface_forms()[:vocab_size]  # the bytes of each token, including spaces
         forms += [b""] * (vocab_size - len(forms))
         texts = [_decode(form) for form in forms]
         partial = [token for token, text in enumerate(texts) if text is None]
-        groups: dict[tuple[int, ...], int] = {(): 0}  # group 0: tokens without a text, such as special tokens
+        groups: dict[tuple[int, ...], int] = {(): 0}  # group 0: special tokens, without a text, and `partial`
         group = [groups.setdefault(self._class_sequence(text or ""), len(groups)) for text in texts]
         ends = self.automaton.ends
+        # the table `hit` has two bytes for each state and token, and about as many states as the phrases have letters
         if 2 * len(ends) * vocab_size > MAX_TABLE_BYTES:
             raise UserError(
                 f"the forbidden phrases have about {len(ends):,} letters in total, too many for a vocabulary of "
                 f"{vocab_size:,} tokens: forbid phrases with at most {MAX_TABLE_BYTES // (2 * vocab_size):,} letters"
             )
         next_states, hit = self._read_groups(list(groups))
-        if not partial:
+        if not partial:  # a vocabulary with tokens of bytes can continue any text; another one may have dead ends
             # groups of tokens with a text (not 0) that a search can generate
             usable = {group[token] for token in range(vocab_size) if token not in special_tokens.suppressed} - {0}
             hit = self._forbid_dead_ends(next_states, hit, sorted(usable))
@@ -311,7 +315,8 @@ class ForbiddenPhrases(LogitsProcessor):
         character that lacks `missing` bytes. `tables.hit` says for each state which tokens complete a phrase.
         """
         tables = self.tables
-        last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]  # B 1: last token before limit
+        # B 1: whether this is the last token before the length limit, or before EOS that is forced there
+        last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]
         # a character that lacks bytes is read as OTHER if a token of whole characters follows
         incomplete = own_state.missing > 0
         automaton_state = torch.where(incomplete, tables.next_by_class[:, OTHER][own_state.state], own_state.state)
@@ -330,7 +335,7 @@ class ForbiddenPhrases(LogitsProcessor):
         """
         tables = self.tables
         hit, after = self._read_bytes(map_tensors(lambda leaf: leaf[..., None], own_state), tables.partial_bytes)
-        # range of code points that can become of an incomplete character: every missing byte adds six bits
+        # an incomplete character can become the code points `lowest` … `highest` − 1: each missing byte adds 6 bits
         lowest, highest = (((after.bits + step) << (6 * after.missing)).clamp(max=NUM_CODE_POINTS) for step in (0, 1))
         is_no_letter = (after.missing > 0) & (tables.letters_before[lowest] == tables.letters_before[highest])
         return hit | (tables.ends[after.state] & (is_no_letter | last[..., None]))
@@ -357,7 +362,9 @@ class ForbiddenPhrases(LogitsProcessor):
             following = (byte >= 0xC2).long() + (byte >= 0xE0) + (byte >= 0xF0) - 3 * (byte > 0xF4)
             following = following.clamp(min=0)
             new_missing = torch.where(continues, missing - 1, following)
+            # the bits of a first byte after those that say how many bytes follow
             new_bits = torch.where(continues, joined, byte & (0x7F >> (following + (following > 0))))
+            # a byte that continues nothing is an ASCII character, or undecodable
             single = torch.where(byte < 0x80, tables.classes[byte.clamp(0, 0x7F)], OTHER)
             character = torch.where(continues, tables.classes[joined.clamp(0, NUM_CODE_POINTS - 1)], single)
             whole = new_missing == 0
@@ -365,7 +372,7 @@ class ForbiddenPhrases(LogitsProcessor):
             new_state = torch.where(whole, tables.next_by_class[new_state, character], new_state)
             real = byte >= 0  # not padding
             hit, state = torch.where(real, new_hit, hit), torch.where(real, new_state, state)
-            bits = torch.where(real & ~whole, new_bits, bits * ~real)
+            bits = torch.where(real & ~whole, new_bits, bits * ~real)  # 0 after a whole character
             missing = torch.where(real, new_missing, missing)
         return hit, ReadState(state, bits, missing)
 
@@ -380,6 +387,7 @@ class ForbiddenPhrases(LogitsProcessor):
             own_state = map_tensors(lambda leaf: gather_rows(leaf, parents), own_state)
         group, partial_index = tables.group[tokens], tables.partial_index[tokens]
         state, missing = own_state.state, own_state.missing
+        # a character that lacks bytes is read as OTHER
         state = torch.where(missing > 0, tables.next_by_class[:, OTHER][state], state)
         zeros = torch.zeros_like(missing)
         after = ReadState(tables.next[state, group].long(), zeros, zeros)
@@ -391,9 +399,9 @@ class ForbiddenPhrases(LogitsProcessor):
         return after
 
 
-def _decode(form: bytes) -> str | None:
+def _decode(token_bytes: bytes) -> str | None:
     """Return the text of a token from its UTF-8 bytes; None if they contain an incomplete character."""
     try:
-        return form.decode()
+        return token_bytes.decode()
     except UnicodeDecodeError:
         return None

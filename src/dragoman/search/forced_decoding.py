@@ -23,10 +23,10 @@ def token_scores(
 
     Sources are B S, padded. Targets (B T+1, padded) include BOS and EOS, which `target_lengths` (B) count too.
     """
-    logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)
+    logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)  # nothing follows the last token
     log_p = at_least_float32(logits).log_softmax(-1).gather(2, target[:, 1:, None])[..., 0]  # B T
     token_mask = SequenceLayout.padded(log_p.shape[1], target_lengths - 1).token_mask
-    return torch.where(token_mask, log_p, 0.0) if token_mask is not None else log_p
+    return torch.where(token_mask, log_p, 0.0) if token_mask is not None else log_p  # None: no padding
 
 
 @torch.inference_mode()
@@ -50,11 +50,11 @@ def record_attention(
     Returns also the probabilities of copying each source token, or None if the model cannot copy. Sources are B S and
     targets B T, padded; targets begin with BOS.
     """
-    recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights by path of the layer
+    recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights of each call of a layer, by its path
     source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
     target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
-    features = model.forward_features(source, source_layout, target, target_layout, recorder)
-    return {path: torch.cat(steps, dim=2) for path, steps in recorder.items()}, features.copying
+    output = model.forward_features(source, source_layout, target, target_layout, recorder)
+    return {path: torch.cat(calls, dim=2) for path, calls in recorder.items()}, output.copying
 
 
 def cross_attention(model: Model, weights: dict[str, Tensor], copying: CopyDistribution | None = None) -> Tensor | None:
@@ -92,9 +92,9 @@ class TokenWordMap:
         In `core_word_ids`, a punctuation mark that is attached to a word, such as “.” in “sleeps.”, has the word −1.
         """
         is_mark = [_is_punctuation(token) for token in tokens]
-        with_letters = {word for word, mark in zip(word_ids, is_mark) if not mark}
-        core = [-1 if mark and word in with_letters else word for word, mark in zip(word_ids, is_mark)]
-        return cls(word_ids, core_word_ids=core, punctuation=frozenset(word_ids) - with_letters)
+        words_with_letters = {word for word, mark in zip(word_ids, is_mark) if not mark}  # or digits
+        core = [-1 if mark and word in words_with_letters else word for word, mark in zip(word_ids, is_mark)]
+        return cls(word_ids, core_word_ids=core, punctuation=frozenset(word_ids) - words_with_letters)
 
 
 def _is_punctuation(token: str) -> bool:
@@ -121,7 +121,7 @@ def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) 
     num_source_words = max(source.word_ids, default=-1) + 1
     if num_source_words == 0:
         return []
-    weights = weights[: len(target.word_ids), : len(source.word_ids)].float().cpu()
+    weights = weights[: len(target.word_ids), : len(source.word_ids)].float().cpu()  # without EOS if the maps omit it
     to_words = sum_by_word(weights, source.word_ids, num_source_words)
     to_words_without_punctuation = sum_by_word(weights, source.core_word_ids, num_source_words)
     alignment = []
@@ -139,5 +139,5 @@ def sum_by_word(weights: Tensor, word_ids: list[int], count: int) -> Tensor:
     `word_ids` is the word (0 … W−1) of each of S source tokens, or −1 for none, whose weights are dropped; `count` is
     W.
     """
-    columns = torch.tensor([word if word >= 0 else count for word in word_ids])
+    columns = torch.tensor([word if word >= 0 else count for word in word_ids])  # column W is dropped at the end
     return torch.zeros(len(weights), count + 1).index_add_(1, columns, weights)[:, :count]

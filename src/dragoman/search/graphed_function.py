@@ -40,7 +40,7 @@ class GraphedFunction:
         self.cache: CudaGraphCache[StaticTensors] | None = None  # captured graphs by shape, created by the first call
 
     def __call__(self, tree: Any, *numbers: int) -> Any:
-        """Return `function(tree, *numbers)`, by replaying a CUDA graph if one was captured for these shapes.
+        """Return `function(tree, *numbers)`, by a replay if a CUDA graph was captured for these shapes and numbers.
 
         A graph reads and writes fixed (static) tensors: the tensors of the input tree are copied into them, unless they
         are the same. `alias` is another tree with the same tensors, remembered so that they need not be compared again.
@@ -55,7 +55,7 @@ class GraphedFunction:
         def run_on_static_tensors() -> None:
             """Run the function on the static tensors; this is what is captured."""
             outputs = self.function(static.inputs, *numbers)
-            if static.outputs is None:
+            if static.outputs is None:  # the first run for these shapes
                 static.outputs = unshare_tensors(outputs)
             else:
                 copy_tensors(static.outputs, outputs)

@@ -60,7 +60,7 @@ class IndependentRows(Strategy):
             tokens=tokens,
             scores=torch.where(ended, state.scores, state.scores + log_p),
             output_tokens=torch.where(ended[..., None], state.output_tokens, output_tokens),
-            done=now_ended.all(1) if self.rows_per_source > 1 else now_ended[:, 0],
+            done=now_ended.all(1) if self.rows_per_source > 1 else now_ended[:, 0],  # a view, not a reduction
             strategy=replace(state.strategy, ended_rows=now_ended),
         )
         return state, None
@@ -102,7 +102,8 @@ class Greedy(IndependentRows):
     def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
         """Append the most probable token to each hypothesis with one GPU kernel that updates `state` in place.
 
-        Logits are B 1 V: one hypothesis per source. `suppressed` (N) are the ids of tokens that are never generated.
+        Logits are B 1 V: one hypothesis per source. `suppressed` (N) are the ids of tokens that are never generated,
+        `special_tokens` has the id of EOS and the number of tokens (`min_length`) before which EOS is not generated.
         Returns True if the kernel was used; False, with nothing changed, on a CPU or without Triton.
         """
         if not TRITON_AVAILABLE or not logits.is_cuda:
@@ -153,6 +154,7 @@ class Sampling(IndependentRows):
         None in place of parents: no row continues another one.
         """
         logits, uniform = at_least_float32(logits), state.strategy.uniform  # random numbers from [0, 1), B K T
+        # B K 1: position of the next token; sources that are done may be beyond the last one
         index = state.step.clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
         tokens = draw(logits.flatten(0, 1), uniform.gather(2, index).flatten(), self.config).view_as(log_normalizer)
         return self.append(state, tokens, logits.gather(2, tokens[..., None])[..., 0] - log_normalizer)
@@ -163,6 +165,7 @@ def _uniform_numbers(seed: int, key: int, row: int, length: int) -> np.ndarray:
 
     A larger `length` appends numbers: the first ones are the same.
     """
+    # `row` is the highest word of the counter, which numbers only increase from the lowest: samples never overlap
     return np.random.Generator(np.random.Philox(key=[seed, key], counter=[0, 0, 0, row])).random(length)
 
 
@@ -176,21 +179,23 @@ def draw(logits: Tensor, uniform: Tensor, config: Sample) -> Tensor:
     p = ((logits - logits.amax(-1, keepdim=True)) / config.temperature).softmax(-1)
     if config.typical_p is not None:
         p = typical(p, config.typical_p)
-    order = None
+    order = None  # R V: token ids in the order of `p`; None: `p` is in the order of token ids
     if config.truncates:
         p, order = truncate(p, config)
     cumulative = p.cumsum(-1)
-    total = cumulative[:, -1:].contiguous()
+    total = cumulative[:, -1:].contiguous()  # R 1: below 1 if tokens were left out
     index = torch.searchsorted(cumulative, uniform[:, None] * total, right=True)
-    index = torch.minimum(index, torch.searchsorted(cumulative, total))  # rounding must not go beyond the last token
+    # rounding must not go beyond the last token with p > 0, where the sum reaches the total
+    index = torch.minimum(index, torch.searchsorted(cumulative, total))
     return (index if order is None else order.gather(1, index))[:, 0]
 
 
 def truncate(p: Tensor, config: Sample) -> tuple[Tensor, Tensor]:
     """Sort the probabilities of each row (R V) in descending order, and set those that `config` excludes to 0.
 
-    Excluded are tokens by `min_p`, `top_k` or `top_p`. Returns the sorted probabilities and their token ids, R V each.
-    Sorting takes most of the time of a draw.
+    Excluded are tokens with less than `min_p` times the highest probability, all but the `top_k` most probable ones,
+    and those after the first ones whose sum reaches the share `top_p`. A setting that is None excludes nothing. Returns
+    the sorted probabilities and their token ids, R V each.
     """
     p, order = p.sort(dim=-1, descending=True, stable=True)
     if config.min_p is not None:
@@ -209,7 +214,7 @@ def typical(p: Tensor, mass: float) -> Tensor:
     smallest number of tokens is kept whose probabilities sum to at least `mass` of the row's sum.
     """
     log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
-    # |−log p − entropy|
+    # |−log p − entropy|; the entropy is −Σ p log p
     distance = (-log_p + (p * log_p).sum(-1, keepdim=True)).abs().masked_fill(p == 0, torch.inf)
     order = distance.argsort(dim=-1, stable=True)
     dropped = _beyond_mass(p.gather(1, order), mass)  # R V, in the order of distance

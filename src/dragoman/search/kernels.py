@@ -67,7 +67,7 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         block = triton.next_power_of_2(width)
         sizes = (width, count, logits.stride(0))
         _topk_kernel[(rows,)](
-            logits, values, indices, *sizes, BLOCK=block, MIN_RANK=MIN_RANK, num_warps=1 + (block > 256)
+            logits, values, indices, *sizes, BLOCK=block, MIN_RANK=MIN_RANK, num_warps=2 if block > 256 else 1
         )
         return values, indices
     chunks = triton.cdiv(width, LOGITS_CHUNK)
@@ -116,7 +116,7 @@ def _log_sum_exp_kernel(logits, result, width, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     offset = tl.arange(0, BLOCK)
     maximum = -float("inf")
-    total = 0.0
+    total = 0.0  # Σ exp(x − maximum) of the logits x so far
     for start in range(0, width, BLOCK):
         x = tl.load(logits + row * stride + start + offset, mask=start + offset < width, other=-float("inf"))
         x = x.to(tl.float32)
@@ -157,11 +157,12 @@ def _greedy_step_kernel(
     `num_suppressed` token ids. A row has `width` logits; `stride` is the distance of two rows in elements.
     """
     row, offset = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    now, limit, has_ended = tl.load(step + row), tl.load(max_length + row), tl.load(ended + row) != 0
-    forbidden_eos = tl.where(now < tl.minimum(limit - 1, min_length), eos, -1)
+    num_generated, limit, has_ended = tl.load(step + row), tl.load(max_length + row), tl.load(ended + row) != 0
+    # EOS while the target is too short, but not as the last token before the limit; −1 is no token
+    forbidden_eos = tl.where(num_generated < tl.minimum(limit - 1, min_length), eos, -1)
     maximum = -float("inf")
-    total = 0.0
-    token = now * 0  # 0 of the integer type of `now`
+    total = 0.0  # Σ exp(x − maximum) of the logits x so far
+    token = num_generated * 0  # 0 of the integer type of `num_generated`
     for start in range(0, width, BLOCK):
         x = tl.load(logits + row * stride + start + offset, mask=start + offset < width, other=-float("inf"))
         x = x.to(tl.float32)
@@ -177,7 +178,7 @@ def _greedy_step_kernel(
         allowed = allowed & (token != tl.load(suppressed + n))
     if not allowed:  # again, without the tokens that must not be generated
         best = -float("inf")
-        token = now * 0
+        token = num_generated * 0
         for start in range(0, width, BLOCK):
             x = tl.load(logits + row * stride + start + offset, mask=start + offset < width, other=-float("inf"))
             x = tl.where(start + offset == forbidden_eos, -float("inf"), x.to(tl.float32))
@@ -190,11 +191,12 @@ def _greedy_step_kernel(
     tl.store(tokens + row, token)
     score = tl.load(scores + row) + (best - (maximum + tl.log(total)))
     tl.store(scores + row, score, mask=not has_ended)
-    tl.store(output_tokens + row * output_length + tl.minimum(now, output_length - 1), token, mask=not has_ended)
-    has_ended = has_ended | (token == eos) | (now + 1 >= limit)
+    position = tl.minimum(num_generated, output_length - 1)
+    tl.store(output_tokens + row * output_length + position, token, mask=not has_ended)
+    has_ended = has_ended | (token == eos) | (num_generated + 1 >= limit)
     tl.store(ended + row, has_ended)
     tl.store(done + row, has_ended)
-    tl.store(step + row, now + 1)
+    tl.store(step + row, num_generated + 1)
 
 
 @triton.jit

@@ -42,14 +42,16 @@ class LengthPenaltySweep(Beam):
         """Whether one beam search with these settings can find the results of several length penalties.
 
         It can if the penalty neither decides which hypotheses are continued nor ranks those that were truncated by the
-        length limit.
+        length limit. The stopping rules True and False, and a beam of size 1 with any rule, count finished hypotheses,
+        but a sweep only stores the best one for each penalty.
         """
-        exact = beam.early_stopping in ("never", "steps") and not isinstance(beam.early_stopping, bool)
-        return beam.size > 1 and exact and beam.rank_unfinished == "last" and beam.num_groups == 1
+        counts_finished = beam.early_stopping not in ("never", "steps")
+        return beam.size > 1 and not counts_finished and beam.rank_unfinished == "last" and beam.num_groups == 1
 
     @staticmethod
     def of(beam: Beam, length_penalties: tuple[float, ...]) -> LengthPenaltySweep:
         """Return the sweep with the settings of `beam` that finds one hypothesis for each of the length penalties."""
+        # n_best: of each penalty the best hypothesis
         values = {field.name: getattr(beam, field.name) for field in fields(beam)} | {"n_best": 1}
         return LengthPenaltySweep(**values, length_penalties=length_penalties)
 
@@ -95,7 +97,7 @@ class LengthPenaltySweepSearch(BeamSearch):
         EOS was appended. Returns the new state of the beam.
         """
         old, length = beam.finished, state.step + 1
-        divisors = torch.stack([search.length_divisor(length) for search in self.beams], 1)  # B A
+        divisors = torch.stack([config.length_divisor(length) for config in self.beams], 1)  # B A
         normalized = scores[:, None] / divisors[..., None]  # B A N
         if self.needs_attention:
             # the normalized score of log p = 0 is the coverage penalty
@@ -103,7 +105,7 @@ class LengthPenaltySweepSearch(BeamSearch):
         candidates = torch.cat((old.normalized_scores[..., None], normalized), 2)  # B A 1+N: the old one, then new ones
         best, index = topk(candidates, 1)  # B A 1
         old_index = torch.arange(len(self.beams), device=scores.device)
-        # B A: indices in A old hypotheses followed by N new ones
+        # B A: indices in A old hypotheses followed by N new ones; candidate 0 is the penalty's own old hypothesis
         order = torch.where(index[..., 0] == 0, old_index, len(old_index) - 1 + index[..., 0])
         tokens, lengths = gather_rows(state.output_tokens, parents), state.step[:, None].expand_as(scores)
         finished = HypothesisBuffer(
@@ -137,13 +139,14 @@ class LengthPenaltySweepSearch(BeamSearch):
         buffer = beam.finished
         columns = (buffer.tokens, buffer.lengths, buffer.scores, buffer.normalized_scores)
         results = []
+        # the sequences in `columns` have one entry per source, and in it one per penalty
         for truncated, *finished in zip(all_truncated, *(column.tolist() for column in columns)):
             results.append(
                 [
                     Hypothesis(tokens[:length], score, normalized, finished=True)
-                    if score > -torch.inf
+                    if score > -torch.inf  # or else no hypothesis has finished
                     else truncated[0]
-                    for tokens, length, score, normalized in zip(*finished)  # one for each penalty
+                    for tokens, length, score, normalized in zip(*finished)
                 ]
             )
         return results

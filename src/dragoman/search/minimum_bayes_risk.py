@@ -77,9 +77,9 @@ class MinimumBayesRisk(SearchConfig):
 
         Samples have equal weights, the n best of a beam weights ∝ p(y|x)^α, where α is `posterior_scale`.
         """
-        is_random = (self.references or self.candidates).is_random
+        is_random = (self.references or self.candidates).is_random  # samples are as frequent as they are probable
         scaled = np.zeros(len(scores)) if is_random else self.posterior_scale * np.asarray(scores, float)
-        weights = np.exp(scaled - scaled.max())
+        weights = np.exp(scaled - scaled.max())  # the maximum is subtracted against underflow
         return weights / weights.sum()
 
     def choose(
@@ -98,7 +98,8 @@ class MinimumBayesRisk(SearchConfig):
         expected = expected_utilities(
             candidates, references, weights, utility=self.utility, aggregate_references=self.aggregate_references
         )
-        first_index = {text: index for index, text in reversed(list(enumerate(candidates)))}  # the first of equal texts
+        # in reverse order, so that the first of equal texts is kept
+        first_index = {text: index for index, text in reversed(list(enumerate(candidates)))}
         # rounded, so that rounding errors do not decide between equal utilities: the first candidate wins
         ranked = sorted(sorted(first_index.values()), key=lambda index: -round(float(expected[index]), 9))
         return [(index, float(expected[index])) for index in ranked[: self.n_best]]
@@ -119,7 +120,7 @@ def expected_utilities(
     metric = get_metric(utility)
     unique_candidates, candidate_index = _unique(candidates)
     unique_references, reference_index = _unique(references)
-    weight = np.bincount(reference_index, weights / weights.sum())
+    weight = np.bincount(reference_index, weights / weights.sum())  # of each unique reference
     if aggregate_references:
         return metric.aggregated(unique_candidates, unique_references, weight)[candidate_index]
     return (metric.pairwise(unique_candidates, unique_references) @ weight)[candidate_index]

@@ -43,19 +43,20 @@ def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCo
     """
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     symbols = np.concatenate([np.zeros(0, np.int64), *sequences]).astype(np.int64)
-    symbols = np.unique(symbols, return_inverse=True)[1]
+    symbols = np.unique(symbols, return_inverse=True)[1]  # renumbered 0, 1, …
     text = np.repeat(np.arange(len(lengths)), lengths)  # index of the sequence of each symbol
     remaining = np.repeat(lengths.cumsum(), lengths) - np.arange(len(symbols))  # symbols from here to the end
     ngram, base = symbols, len(symbols) + 1  # number · base + symbol is different for different pairs
     end = np.arange(len(symbols))  # position of the last symbol of each n-gram
     for n in range(1, max_order + 1):
         if n > 1:
-            continued = remaining[end] > 1  # another symbol of the same sequence follows
+            continued = remaining[end] > 1  # (n−1)-grams after which another symbol of the same sequence follows
             end = end[continued] + 1
             ngram = np.unique(ngram[continued] * base + symbols[end], return_inverse=True)[1]
+        # one number for each pair of an n-gram and a text
         pairs, count = np.unique(ngram * len(lengths) + text[end], return_counts=True)
-        unique_ngram, owner = np.divmod(pairs, max(1, len(lengths)))
-        yield NGramCounts(owner, unique_ngram, count, np.maximum(lengths - n + 1, 0))
+        unique_ngram, ngram_text = np.divmod(pairs, max(1, len(lengths)))
+        yield NGramCounts(text=ngram_text, ngram=unique_ngram, count=count, totals=np.maximum(lengths - n + 1, 0))
 
 
 def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
@@ -66,7 +67,7 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
     min(c, r) = Σ_k [c ≥ k][r ≥ k] is a product of matrices with a column for the k-th occurrence of an n-gram. Only
     occurrences in at least two texts need columns, which are processed in blocks. A text matches itself completely.
     """
-    columns = _second_largest_counts(counts)  # G: for each of G different n-grams
+    columns = _second_largest_counts(counts)  # G: number of columns for each of G different n-grams
     first = columns.cumsum() - columns  # G: index of the first column
     width = max(1, MAX_MATRIX_SIZE // max(1, len(counts.totals)))  # columns of a block
     starts = np.arange(0, int(columns.sum()), width)
@@ -77,6 +78,7 @@ def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
         table = _occurrence_table(counts, columns, first, slice(*ngrams), slice(*block))
         left_rows = table[left]
         matches += left_rows @ (left_rows if np.array_equal(left, right) else table[right]).T
+    # a text matches itself in all its n-grams, also in those that no other text contains
     return np.where(left[:, None] == right, counts.totals[right], matches)
 
 
@@ -91,11 +93,11 @@ def match_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
     first = num_entries.cumsum() - num_entries
     lengths = num_entries[left]
     pair = np.repeat(np.arange(len(left)), lengths)  # each entry of each left text, as often as the text occurs
-    offset = np.arange(len(pair)) - np.repeat(lengths.cumsum() - lengths, lengths)
+    offset = np.arange(len(pair)) - np.repeat(lengths.cumsum() - lengths, lengths)  # 0, 1, … within each pair
     entry = by_text[first[left[pair]] + offset]
     keys = counts.ngram * len(counts.totals) + counts.text  # sorted, as entries are
     right_keys = counts.ngram[entry] * len(counts.totals) + right[pair]  # of these n-grams in the right texts
-    index = np.minimum(np.searchsorted(keys, right_keys), max(0, len(keys) - 1))
+    index = np.minimum(np.searchsorted(keys, right_keys), max(0, len(keys) - 1))  # of the n-gram in the right text
     shared = np.where(keys[index] == right_keys, np.minimum(counts.count[entry], counts.count[index]), 0)
     return np.bincount(pair, shared, len(left))
 
@@ -153,7 +155,7 @@ class NGramMetric(ABC):
 
         Neither list may contain a text twice.
         """
-        # counts by order, and the indices of candidates (left) and references (right) among all texts
+        # counts of each order (n = 1, 2, …), and the indices of candidates (left) and references (right) in them
         orders, left, right = self._count_all(candidates, references)
         return self.score(
             [order.totals[left, None].astype(float) for order in orders],
@@ -167,6 +169,7 @@ class NGramMetric(ABC):
         `weights` (R) are those of the references in the mean, with sum 1. The cost is linear in the number of texts
         (DeNero et al. 2009; Vamvas & Sennrich 2024).
         """
+        # counts of each order (n = 1, 2, …), and the indices of candidates (left) and references (right) in them
         orders, left, right = self._count_all(candidates, references)
         text_weights = np.zeros(len(orders[0].totals))  # 0 for texts that are only candidates
         text_weights[right] = weights
@@ -182,6 +185,7 @@ class NGramMetric(ABC):
 
     def paired(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
         """Return the metric (0 to 100) of candidate i with reference i, for every i."""
+        # counts of each order (n = 1, 2, …), and the indices of candidates (left) and references (right) in them
         orders, left, right = self._count_all(candidates, references)
         return self.score(
             [order.totals[left].astype(float) for order in orders],
@@ -224,7 +228,8 @@ class ChrF(NGramMetric):
         if self.word_order:
             from sacrebleu import CHRF  # imported late, because it takes 0.2 s
 
-            split_words = CHRF(word_order=self.word_order)._remove_punctuation  # separates it from words
+            # in spite of its name, it keeps punctuation, separated from words
+            split_words = CHRF(word_order=self.word_order)._remove_punctuation
             orders += count_ngrams(_number_words([split_words(text) for text in texts]), self.word_order)
         return orders
 
@@ -236,14 +241,14 @@ class ChrF(NGramMetric):
         """
         precision = recall = num_orders = np.zeros(())
         for in_candidate, in_reference, shared in zip(candidates, references, matches):
-            occurs = (in_candidate > 0) & (in_reference > 0)
+            occurs = (in_candidate > 0) & (in_reference > 0)  # others get precision and recall 0, by dividing by ∞
             precision = precision + shared / np.where(occurs, in_candidate, np.inf)
             recall = recall + shared / np.where(occurs, in_reference, np.inf)
             num_orders = num_orders + occurs
         precision, recall = precision / np.maximum(num_orders, 1), recall / np.maximum(num_orders, 1)
-        factor = self.beta**2
-        divisor = factor * precision + recall
-        return 100 * (1 + factor) * precision * recall / np.where(divisor > 0, divisor, 1)
+        beta_squared = self.beta**2
+        divisor = beta_squared * precision + recall
+        return 100 * (1 + beta_squared) * precision * recall / np.where(divisor > 0, divisor, 1)
 
 
 @dataclass(frozen=True)
@@ -269,13 +274,14 @@ class Bleu(NGramMetric):
         """Return sentence BLEU from the numbers of n-grams in candidates, in references, and in both (`matches`).
 
         Each argument is a list with one array per order of n-grams; the arrays are broadcast. The first order without a
-        match counts as 1/2 match, the second as 1/4, and so on; without any match BLEU is 0.
+        match counts as 1/2 match, the second as 1/4, and so on; without any match BLEU is 0. Orders of which the
+        candidate has no n-gram, being too short, are left out.
         """
         candidate_length, reference_length = candidates[0], references[0]  # numbers of unigrams
         brevity = np.exp(np.minimum(0, 1 - reference_length / np.where(candidate_length > 0, candidate_length, 1)))
         log_precision = halvings = num_orders = np.zeros(())
         for total, shared in zip(candidates, matches):
-            halvings = halvings + (shared == 0)
+            halvings = halvings + (shared == 0)  # number of orders without a match so far
             precision = np.where(shared > 0, shared, 0.5**halvings) / np.where(total > 0, total, 1)
             log_precision = log_precision + np.where(total > 0, np.log(precision), 0)
             num_orders = num_orders + (total > 0)

@@ -46,7 +46,7 @@ class TableModel(Model):
         #: log p of every next token, V, by prefix
         self.conditional: dict[tuple[str, ...], Tensor] = {}
         for parent in dict.fromkeys(prefix[:-1] for prefix in table):
-            parent_total = table.get(parent, 0.0)
+            parent_total = table.get(parent, 0.0)  # log p = 0 for the empty prefix
             next_words = {prefix[-1]: total - parent_total for prefix, total in table.items() if prefix[:-1] == parent}
             self.conditional[parent] = self._log_p(" ".join(parent), next_words)
         self.unknown_prefix = self._log_p(prefix="", next_words={})  # log p (V) after a prefix that is not in the table
@@ -58,13 +58,14 @@ class TableModel(Model):
         words, the last ones of the vocabulary. Probabilities with a sum above 1 are a UserError.
         """
         total_probability = sum(math.exp(log_p) for log_p in next_words.values())
-        if total_probability > 1 + 1e-9:
+        if total_probability > 1 + 1e-9:  # more than a rounding error
             raise UserError(
                 f"the words after {prefix!r} have a total probability of {total_probability:.3f}, but it must be at "
                 f"most 1: lower the log-probabilities of {', '.join(next_words)}"
             )
         log_p = torch.full((self.vocab_size,), -torch.inf)
-        log_p[len(self.words) :] = math.log(max(1 - total_probability, 1e-30) / NUM_OTHER_WORDS)
+        remaining = max(1 - total_probability, 1e-30)  # not 0, whose logarithm is undefined
+        log_p[len(self.words) :] = math.log(remaining / NUM_OTHER_WORDS)
         for word, value in next_words.items():
             log_p[self.words.index(word)] = value
         return log_p
@@ -75,8 +76,8 @@ class TableModel(Model):
         """Return the initial state of a search with `beam` empty hypotheses per source.
 
         `written` (one row per hypothesis, `max_length` + 1 columns) will hold the token `first` (BOS), then those of
-        the hypothesis; −1 is no token. The table does not depend on the source: only the number of sources counts, and
-        `lengths` is unused.
+        the hypothesis; −1 marks a position without a token. The table does not depend on the source: only
+        the number of sources counts, and `lengths` is unused.
         """
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
         state: State = {"written": torch.full((len(tokens), max_length + 1), -1)}
@@ -87,24 +88,27 @@ class TableModel(Model):
         """Append a token (`target`, R 1) to each of R hypotheses, at the position `context.layout.positions` (R 1).
 
         Returns log p of the next tokens, R 1 V, and the new state, in which `written` has the tokens of each
-        hypothesis.
+        hypothesis, BOS first and padded with −1.
         """
         assert state is not None
-        written = state["written"].scatter(1, context.layout.positions, target)  # R S
+        written = state["written"].scatter(1, context.layout.positions, target)  # R × positions
         prefixes = [self.prefix([token for token in row if token >= 0]) for _, *row in written.tolist()]  # without BOS
         log_p = torch.stack([self.conditional.get(prefix, self.unknown_prefix) for prefix in prefixes])
         return log_p[:, None], {"written": written}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """Return the state in which hypothesis r has the tokens of hypothesis `rows[r]`."""
+        """Return the state in which hypothesis r has the tokens of hypothesis `rows[r]`, as `rows` (R) says."""
         return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return a copy of the state with positions for `max_length` tokens, and this length; `rows` is unused."""
+        """Return a copy of the state with positions for `max_length` tokens, and this length; `rows` is unused.
+
+        The added positions hold −1, which marks a position without a token.
+        """
         return {"written": F.pad(state["written"], (0, max_length - state["written"].shape[1]), value=-1)}, max_length
 
     def prefix(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """Return the words with these token ids; those that the table does not name are "…"."""
+        """Return the words with these token ids, as a tuple; words that the table does not name are "…"."""
         return tuple(self.words[token] if token < len(self.words) else OTHER_WORD for token in tokens)
 
 
@@ -126,7 +130,7 @@ class ProbabilityTable:
     def __init__(self, log_probabilities: Mapping[str, float]) -> None:
         """Build a model from a table of prefixes and their total log p, such as {"he": -0.7, "he hit </s>": -1.9}.
 
-        The other attributes are those that a search expects of a run.
+        The other attributes are those that a search expects of a run (`DecodingRun`), which the table stands in for.
         """
         self.model = TableModel(log_probabilities)
         self.special_tokens = self.model.special_tokens
@@ -141,7 +145,7 @@ class ProbabilityTable:
     def request(self) -> SearchRequest:
         """Return the request for a search of one source, whose tokens do not matter: the table ignores them."""
         source, lengths, keys = torch.zeros(1, 1).long(), torch.ones(1).long(), torch.zeros(1).long()
-        return SearchRequest(source, lengths, keys)
+        return SearchRequest(source=source, lengths=lengths, keys=keys)
 
     def search(self, config: SearchConfig) -> list[Hypothesis]:
         """Return the hypotheses that a search with these settings finds, best first."""
@@ -163,5 +167,5 @@ class ProbabilityTable:
         )
 
     def check_same_vocabulary(self, other: Any, reason: str) -> None:
-        """Raise a UserError: searches that need another run, such as a draft model, do not work with a table."""
+        """Raise a UserError, as `open_run` does: a table works with no search that needs another run."""
         self.open_run(other)

@@ -23,9 +23,9 @@ def encode_phrase(tokenizer: Tokenizer, phrase: str) -> tuple[int, ...]:
     """Return the token ids of a phrase as it is segmented within a text; a word outside the vocabulary is a UserError.
 
     If the tokenizer marks spaces, the phrase begins (or ends) at a word boundary: “▁house” (or “house▁”). If spaces are
-    tokens (characters, bytes), it may be a part of a word. Byte-level tokenizers of other libraries add no space at the
-    beginning of a text, hence the form within a text. The last word may go on after the phrase: “▁house” also occurs
-    in “▁house s”.
+    tokens (characters, bytes), it may be a part of a word. The phrase is encoded as if it followed other words, because
+    some tokenizers (byte-level ones of other libraries) add no space at the beginning of a text. The last word may go
+    on after the phrase: “▁house” also occurs in “▁house s”.
     """
     phrase = " ".join(phrase.split())
     if not phrase:
@@ -49,6 +49,7 @@ def required_phrase_tensors(
     # by source: how often each phrase is required
     counted = [_without_contained(Counter(map(tuple, phrases))) for phrases in required]
     batch = len(counted)
+    # at least 1, since some operations do not allow empty tensors
     num_phrases = max((len(phrases) for phrases in counted), default=0) or 1
     max_length = max((len(phrase) for phrases in counted for phrase in phrases), default=0) or 1
     tokens = torch.full((batch, num_phrases, max_length), NO_TOKEN)
@@ -64,7 +65,7 @@ def required_phrase_tensors(
 
 
 def check_phrases_fit(phrases: RequiredPhraseTensors, max_lengths: Tensor, forced: int | Tensor = 0) -> None:
-    """Raise a UserError if the required phrases of a source, one after the other, do not fit in its target.
+    """Raise a UserError if the required phrases of a source do not fit in its target, without overlapping.
 
     Args:
         phrases: `counts` and `lengths` (B C) are how often each of C phrases must occur, and its number of tokens.
@@ -72,7 +73,7 @@ def check_phrases_fit(phrases: RequiredPhraseTensors, max_lengths: Tensor, force
         forced: The number of tokens that are forced at the beginning of the targets, for all or for each (B).
     """
     needed = (phrases.counts * phrases.lengths).sum(1)  # B
-    available = max_lengths.to(needed.device) - 1 - forced
+    available = max_lengths.to(needed.device) - 1 - forced  # without EOS and forced tokens
     for length, limit in zip(needed.tolist(), available.tolist()):
         if length > limit:
             raise UserError(
@@ -142,7 +143,7 @@ class ConstrainedBeam(BeamSearch):
             logits: B K V, of the next tokens of B sources with K hypotheses each.
             log_normalizer: B K, log Σ exp of the logits.
             attention: B K S, attention weights over the S source positions; None if there is no coverage penalty.
-            penalty: B V, subtracted from log p when continuations are compared, but not from their scores.
+            penalty: B V, subtracted from log p when continuations are compared, but not from their scores; None: 0.
 
         Returns:
             the new state, and for each new hypothesis the index (0 … K−1) of the one that it continues, B K.
@@ -150,11 +151,12 @@ class ConstrainedBeam(BeamSearch):
         beam, phrases = self._with_attention(state, attention), state.constraints.required
         assert isinstance(beam, ConstrainedBeamState)
         assert phrases is not None
-        scores, parents, tokens = self._candidates(state, at_least_float32(logits), log_normalizer, penalty)  # B N
+        # B N, for N candidates
+        scores, parents, tokens = self._candidates(state, at_least_float32(logits), log_normalizer, penalty)
         occurrences, matched = match_token(
             phrases, gather_rows(beam.occurrences, parents), gather_rows(beam.matched, parents), tokens
         )  # B N C
-        bank = matched_tokens(phrases, occurrences, matched)  # B N
+        bank = matched_tokens(phrases, occurrences, matched)  # B N: number of phrase tokens
         is_eos = tokens == self.eos
 
         # continuations by EOS finish if they are among the first K that are selected from the banks
@@ -206,10 +208,11 @@ class ConstrainedBeam(BeamSearch):
             state.scores, logits, log_normalizer, 2 * self.rows_per_source, penalty
         )  # B 2K
         best_logits, best_tokens = logits.max(-1, keepdim=True)  # B K 1
-        index = beam.matched.clamp(max=phrases.tokens.shape[-1] - 1)[..., None]  # B K C 1
+        # B K C 1: index in each phrase of the token after those that are matched
+        index = beam.matched.clamp(max=phrases.tokens.shape[-1] - 1)[..., None]
         next_tokens = phrases.tokens[:, None].expand(-1, self.rows_per_source, -1, -1).gather(3, index)[..., 0]  # B K C
         missing = beam.occurrences < phrases.counts[:, None]
-        next_tokens = torch.where(missing, next_tokens, 0)
+        next_tokens = torch.where(missing, next_tokens, 0)  # 0: any token, whose logit becomes −∞
         phrase_logits = logits.gather(2, next_tokens).masked_fill(~missing, -torch.inf)
         log_p = (torch.cat((phrase_logits, best_logits), 2) - log_normalizer[..., None]).clamp_(max=0)
         added_scores = state.scores[..., None] + log_p  # B K C+1
@@ -244,10 +247,11 @@ def match_token(
     """
     lengths = phrases.lengths[:, None]
     same = phrases.tokens[:, None] == tokens[..., None, None]  # B N C L
-    index = same.long().argmax(-1)  # first position of the token in the phrase
+    index = same.long().argmax(-1)  # B N C: first position of the token in the phrase; 0 if it does not occur
     transitions = phrases.transitions[:, None].expand(-1, tokens.shape[1], -1, -1, -1)  # B N C L L
     size = phrases.tokens.shape[-1]
-    row = transitions.gather(3, matched[..., None, None].expand(*matched.shape, 1, size))[..., 0, :]  # B N C L
+    # B N C L: the number of matched tokens after each token of the phrase
+    row = transitions.gather(3, matched[..., None, None].expand(*matched.shape, 1, size))[..., 0, :]
     matched = torch.where(same.any(-1), row.gather(3, index[..., None])[..., 0], 0)
     complete = (matched == lengths) & (lengths > 0)
     return occurrences + complete, torch.where(complete, 0, matched)
@@ -283,16 +287,17 @@ def allocate(scores: Tensor, bank: Tensor, count: int) -> Tensor:
     order = order.gather(1, bank.gather(1, order).argsort(dim=-1, descending=True, stable=True))
     banks = bank.gather(1, order)
     index = torch.arange(banks.shape[1], device=banks.device).expand_as(banks)
+    # whether each candidate, in this order, is the first of its bank
     starts = torch.cat((torch.ones_like(banks[:, :1], dtype=torch.bool), banks[:, 1:] != banks[:, :-1]), 1)
     rank = index - torch.where(starts, index, 0).cummax(1).values  # within the bank
     priority = (rank << 32) - banks  # lowest first: by rank, then by bank, the fullest first
-    priority = priority.masked_fill(scores.gather(1, order) == -torch.inf, 1 << 62)
+    priority = priority.masked_fill(scores.gather(1, order) == -torch.inf, 1 << 62)  # after all others
     return order.gather(1, priority.topk(count, dim=-1, largest=False).indices)
 
 
 def is_repeated(numbers: Tensor) -> Tensor:
     """Return whether each number (B N) occurs earlier in its row, B N truth values."""
-    ordered, order = numbers.sort(dim=-1, stable=True)
+    ordered, order = numbers.sort(dim=-1, stable=True)  # equal numbers become neighbours, the first one first
     repeated = torch.cat((torch.zeros_like(ordered[:, :1], dtype=torch.bool), ordered[:, 1:] == ordered[:, :-1]), 1)
     return torch.zeros_like(repeated).scatter(1, order, repeated)
 

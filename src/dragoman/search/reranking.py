@@ -140,7 +140,10 @@ class Rerank(SearchConfig):
         nbest = self.candidates.decode(run, request)
         decode = run.target_tokenizer.decode
         candidates = [
-            [Candidate(decode(h.tokens), direct=h.score, length=len(h.tokens)) for h in hypotheses]
+            [
+                Candidate(decode(hypothesis.tokens), direct=hypothesis.score, length=len(hypothesis.tokens))
+                for hypothesis in hypotheses
+            ]
             for hypotheses in nbest
         ]
         sources = [str(text) for text in request.texts]
@@ -173,6 +176,7 @@ def score_candidates(
     texts = list(dict.fromkeys(text for _, text in pairs))
     channel, language = dict.fromkeys(pairs, 0.0), dict.fromkeys(texts, 0.0)
     if channel_model is not None and pairs:
+        # the channel model translates in the other direction
         sources_of_channel, targets_of_channel = [text for _, text in pairs], [x for x, _ in pairs]
         scored = run.open_run(channel_model, reverse=True).score(sources_of_channel, targets_of_channel)
         channel = {pair: score.score for pair, score in zip(pairs, scored)}
@@ -235,7 +239,7 @@ def tune_rerank_weights(
     while step >= MIN_STEP:
         last = best
         for column, grid in enumerate(grids):
-            for change in (-step, step) if len(grid) > 1 else ():
+            for change in (-step, step) if len(grid) > 1 else ():  # a feature that is always 0 keeps its weight of 0
                 changed = list(astuple(best.weights))
                 changed[column] += change
                 best = _better(best, RerankWeights(*changed), score)
@@ -259,7 +263,7 @@ def _features(candidates: Sequence[Candidate]) -> Array:
 
     −∞ is replaced by MIN_SCORE, because −∞ times a weight of 0 would be NaN.
     """
-    features = [(c.direct, c.channel, c.language, c.length) for c in candidates]
+    features = [(candidate.direct, candidate.channel, candidate.language, candidate.length) for candidate in candidates]
     return np.maximum(np.array(features, float), MIN_SCORE)
 
 
@@ -273,6 +277,7 @@ def _corpus_score(
     """
     from sacrebleu import BLEU, CHRF  # imported late, because it takes 0.2 s
 
+    # force=True: no warning about texts that look tokenized
     scorer = BLEU(force=True) if metric == "bleu" else CHRF(word_order=2 if metric == "chrf++" else 0)
     # of each candidate: the index of its source, and its index among the candidates of this source
     source = np.repeat(np.arange(len(nbest)), [len(candidates) for candidates in nbest])
@@ -280,7 +285,7 @@ def _corpus_score(
     all_candidates = [candidate for candidates in nbest for candidate in candidates]
     texts = [candidate.text for candidate in all_candidates]
     text_references = [reference for candidates, reference in zip(nbest, references) for _ in candidates]
-    features = np.full((len(nbest), int(rank.max()) + 1, 4), (-np.inf, 0, 0, 0))  # B N 4; padding is never selected
+    features = np.full((len(nbest), int(rank.max()) + 1, 4), (-np.inf, 0, 0, 0))  # B N 4; padding has −∞
     features[source, rank] = _features(all_candidates)
     # one row of counts (n-gram matches and totals) per candidate
     statistics = np.array(scorer._extract_corpus_statistics(texts, [text_references]))

@@ -147,10 +147,11 @@ class LengthLimit(Configurable):
         """
         ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
         offset = DEFAULT_OFFSET if self.offset is None else self.offset
+        # without a maximum, the default one must not contradict the minimum
         largest = max(DEFAULT_MAX_LENGTH, self.min) if self.max is None else self.max
         lengths = ((source_lengths * ratio).long() + offset).clamp(1, largest)
         for model in models:
-            supported = model.max_target_length(source_lengths)
+            supported = model.max_target_length(source_lengths)  # B, or None if any length is possible
             lengths = lengths if supported is None else torch.minimum(lengths, supported.clamp(min=1))
         return lengths
 
@@ -180,7 +181,10 @@ class SearchConfig(Configurable):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows of the batch (hypotheses) per source: the most that one of its `token_searches` needs."""
+        """The number of rows of the batch (hypotheses) per source.
+
+        It is the most that one of the beam searches and samplings in this search (`token_searches`) needs.
+        """
         return max(search.rows_per_source for search in self.token_searches)
 
     @property
@@ -200,7 +204,10 @@ class SearchConfig(Configurable):
 
     @property
     def is_random(self) -> bool:
-        """Whether the result depends on random numbers, because one of the `token_searches` draws samples."""
+        """Whether the result depends on random numbers.
+
+        It does if one of the beam searches and samplings in this search (`token_searches`) draws samples.
+        """
         return any(search.is_random for search in self.token_searches)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
@@ -276,9 +283,9 @@ class TokenSearch(StepwiseSearch):
     def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
         """Return the engine that decodes the request with the run's models.
 
-        A request with constraints or first tokens gets a new engine. Otherwise the run caches the engine, by search,
-        special tokens (which differ between language pairs) and weights (by their addresses); of more than
-        MAX_CACHED_ENGINES engines the oldest one is dropped.
+        A request with constraints or first tokens, which differ between requests, gets a new engine. Otherwise the run
+        caches the engine, by search, special tokens (which differ between language pairs) and weights (by their
+        addresses); of more than MAX_CACHED_ENGINES engines the oldest one is dropped.
         """
         constraints, special_tokens = request.constraints, request.special_tokens(run)
         models, processors = run.inference_models, constraints.logits_processors
@@ -308,6 +315,7 @@ class TokenSearch(StepwiseSearch):
             )
         source, lengths, max_lengths, keys, constraints, max_sources = arguments
         prefixes = [] if constraints.prefix is None else [constraints.prefix]
+        # target tokens as which a model may copy source tokens
         copyable = [model.copyable_tokens(source, lengths) for model in engine.models]
         subset = run.shortlist.select(source, engine.special_tokens, [*prefixes, *copyable])
         models = [model.restrict_vocabulary(subset.token_ids) for model in engine.models]

@@ -71,9 +71,9 @@ class DecoderState:
     def start(start: DecodingStart, batch: int, reorders_rows: bool) -> DecoderState:
         """Return the state with which a model begins to decode `batch` (B) sources, with K rows (hypotheses) each.
 
-        `start` has the first tokens and positions (B·K), the cache and the encoder output. If a row may continue the
-        hypothesis of another row (`reorders_rows`), `ancestors` (B K S) is the row whose cache holds each position of a
-        row: its own at first.
+        `start` has the first tokens and positions (B·K), the cache (for `max_length` positions) and the encoder output.
+        If a row may continue the hypothesis of another row (`reorders_rows`), `ancestors` (B K S) is the row whose
+        cache holds each position of a row: its own at first.
         """
         rows = len(start.tokens) // batch
         ancestors = None
@@ -88,7 +88,7 @@ class DecoderState:
 def _without_losses(memory: Memory) -> Memory:
     """Return a memory (encoder output) for decoding: with the length of every source, and without auxiliary losses."""
     lengths, states = memory.layout.lengths, memory.states
-    if lengths is None:
+    if lengths is None:  # without padding
         lengths = torch.full((len(states),), states.shape[1], device=states.device)
     layout = SequenceLayout(memory.layout.positions, lengths=lengths, max_length=states.shape[1])
     return replace(memory, layout=layout, auxiliary_losses=())
@@ -135,7 +135,7 @@ class HypothesisBuffer:
             ]
             for source_columns in zip(*columns)
         ]
-        return [sorted(hypotheses, key=lambda h: -h.normalized_score) for hypotheses in by_source]
+        return [sorted(group, key=lambda hypothesis: -hypothesis.normalized_score) for group in by_source]
 
 
 @dataclass(kw_only=True)
@@ -148,7 +148,7 @@ class StrategyState:
 
     @property
     def beams(self) -> Sequence[StrategyState]:
-        """The states with buffers of finished and truncated hypotheses: this one, or those of a diverse beam."""
+        """The states that have the buffers `finished` and `truncated`: this one, or one per group in diverse beams."""
         return [self]
 
 
@@ -249,7 +249,10 @@ class BatchProgress:
         return all(number == EMPTY_SLOT or step >= self.max_lengths[number] for number, step in slots)
 
     def num_slots(self, count: int) -> int:
-        """Return the number of slots (rows) of a batch of `count` sources; with CUDA graphs, it is rounded up."""
+        """Return the number of slots (rows) of a batch of `count` sources; with CUDA graphs, it is rounded up.
+
+        There are fewer shapes to capture then.
+        """
         return round_up_size(count, minimum=1) if self.use_cuda_graphs and count else count
 
 
@@ -277,6 +280,7 @@ def round_up_size(number: int, minimum: int = 16) -> int:
     With few sizes there are few shapes, each of which has to be captured as a CUDA graph. `minimum` is a power of 2.
     """
     power = max(minimum, 1 << (number - 1).bit_length())
+    # 3/4 of the power if that suffices, and is not below the minimum
     return power * 3 // 4 if power > minimum and power % 4 == 0 and number <= power * 3 // 4 else power
 
 
@@ -314,8 +318,11 @@ def partial_result(
             hypotheses += source_buffer.to_hypotheses(finished=True)[0]  # only tokens and scores are used here
     if not hypotheses:
         return None
-    targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]
+    all_tokens = [hypothesis.tokens for hypothesis in hypotheses]
+    # a finished hypothesis of greedy search or sampling ends with EOS in `output_tokens`
+    targets = [tokens[:-1] if tokens[-1:] == [eos] else tokens for tokens in all_tokens]
     best = max(range(len(hypotheses)), key=lambda index: hypotheses[index].normalized_score)
+    # one column per position: the tokens that the hypotheses have there
     stable_prefix = [column[0] for column in takewhile(lambda column: len({*column}) == 1, zip(*targets))]
     single_hypothesis = len(state.scores[slot]) == 1
     return PartialResult(stable_prefix, targets[best], hypotheses[best].score, single_hypothesis)

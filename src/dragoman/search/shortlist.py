@@ -66,7 +66,8 @@ class VocabularySubset:
         """
         ids = self.token_ids.tolist()
         return [
-            [h._replace(tokens=[ids[local_id] for local_id in h.tokens]) for h in hypotheses] for hypotheses in nbest
+            [hypothesis._replace(tokens=[ids[local_id] for local_id in hypothesis.tokens]) for hypothesis in hypotheses]
+            for hypotheses in nbest
         ]
 
 
@@ -86,7 +87,7 @@ class Shortlist:
         `translations[starts[s] : starts[s + 1]]`) and `others`, such as those of a forced prefix.
         """
         source_tokens = source.flatten().unique().cpu().numpy()
-        source_tokens = source_tokens[source_tokens < len(self.starts) - 1]
+        source_tokens = source_tokens[source_tokens < len(self.starts) - 1]  # those for which there are translations
         starts = self.starts[source_tokens]
         counts = self.starts[source_tokens + 1] - starts
         # offsets[i] + i is the index in `translations` of the i-th translation of all source tokens
@@ -153,6 +154,7 @@ def learn_shortlist(
         translations: Number of translations per source token.
         frequent: Number of the most frequent target tokens.
     """
+    # columns with features have vectors, such as those of speech or images, in place of tokens
     if store.monolingual or any(column.features for column in store.columns):
         raise UserError(
             "a vocabulary shortlist is learned from pairs of source and target texts, but this run was trained on "
@@ -164,7 +166,7 @@ def learn_shortlist(
         # one link for each target token, whatever the number of its source tokens
         occurrences += np.bincount(links.target[links.starts], minlength=model.target_size)
     most_frequent = np.argsort(-occurrences, kind="stable")[:frequent]
-    most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])
+    most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])  # none that does not occur
     starts, best = _best_translations(model, translations)
     return Shortlist(most_frequent, starts, best, model.target_size)
 
@@ -179,7 +181,7 @@ def _best_translations(model: LexicalModel, max_translations: int) -> tuple[IntA
     source, target = model.keys // model.target_size, model.keys % model.target_size
     order = np.lexsort((-model.counts, source))  # by source token, the most probable translation first
     source, target, counts = source[order], target[order], model.counts[order]
-    first = np.searchsorted(source, np.arange(model.source_size + 1))
+    first = np.searchsorted(source, np.arange(model.source_size + 1))  # where the pairs of each source token begin
     is_best = (np.arange(len(source)) - first[source] < max_translations) & (counts > 0)
     starts = np.concatenate(([0], np.cumsum(np.bincount(source[is_best], minlength=model.source_size))))
     return starts, target[is_best]

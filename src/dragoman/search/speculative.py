@@ -174,7 +174,7 @@ class SpeculativeEngine(SearchEngine):
                 "use a run that was trained with the same tokenizer"
             )
         self.draft_tokens, self.acceptance = draft_tokens, AcceptanceStats()
-        # never as a CUDA graph: the step is not one, and reads values
+        # not as a CUDA graph: the steps, which depend on the values of tensors, are none either
         self.graphed_start = self._start
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
@@ -212,7 +212,8 @@ class SpeculativeEngine(SearchEngine):
         """
         assert isinstance(state, SpeculativeState)
         progress.steps = [step + 1 for step in progress.steps]
-        drafts = self._draft(state) if self._make_space(state, progress) else state.tokens[:, :0]  # B N
+        # B N: no tokens (N = 0) if the caches have no space for a draft
+        drafts = self._draft(state) if self._make_space(state, progress) else state.tokens[:, :0]
         tokens = torch.cat((state.tokens, drafts), 1)  # B N+1
         decoders = state.decoders[:-1]  # without that of the draft model
         copies = [_copy_recurrent(model, decoder) for model, decoder in zip(self.models, decoders)]
@@ -234,7 +235,8 @@ class SpeculativeEngine(SearchEngine):
         unread = state.step - state.draft_read  # B: tokens that the draft model has not read, besides the last
         # the most tokens that a step reads after the last position of a row
         width = max(self.draft_tokens, int(unread.masked_fill(state.done, 0).max())) + 1
-        *starts, draft_start = (decoder.positions[:, 0] for decoder in state.decoders)
+        *starts, draft_start = (decoder.positions[:, 0] for decoder in state.decoders)  # next positions, B each
+        # by model: the number of positions that the next step needs, whatever the positions of sources that are done
         needed = [int(start.masked_fill(state.done, 0).max()) + width for start in (*starts, draft_start + unread)]
 
         def fits() -> bool:
@@ -255,11 +257,12 @@ class SpeculativeEngine(SearchEngine):
         model, decoder = self.models[-1], state.decoders[-1]
         unread = state.step - state.draft_read  # B: tokens that it has not read, besides the last
         max_unread = max(0, int(unread.max()))
+        # indices of the tokens to read, in `all_tokens`; M: the unread tokens and the last one
         index = state.draft_read[:, None] + torch.arange(max_unread + 1, device=unread.device)  # B M
         all_tokens = torch.cat((state.first_token[:, None], state.output_tokens[:, 0]), 1)  # B 1+T
-        tokens = all_tokens.gather(1, index.clamp(max=all_tokens.shape[1] - 1)).clamp(min=0)
+        tokens = all_tokens.gather(1, index.clamp(max=all_tokens.shape[1] - 1)).clamp(min=0)  # 0 in place of PAD (−1)
         logits = _read_tokens(model, decoder, tokens, count=unread + 1 if max_unread else None)
-        last = unread.clamp(min=0)[:, None, None]  # B 1 1
+        last = unread.clamp(min=0)[:, None, None]  # B 1 1: index of the last token of each source
         logits = logits.gather(1, last.expand(-1, 1, logits.shape[-1]))  # B 1 V
         decoder.positions, state.draft_read = decoder.positions + unread[:, None] + 1, state.step + 1
         ahead, _ = _copy_recurrent(model, decoder)
@@ -284,7 +287,8 @@ class SpeculativeEngine(SearchEngine):
         Returns:
             the state, and the number of new tokens (B). `self.acceptance` counts how many drafted tokens were accepted.
         """
-        active, generated = ~state.done, torch.zeros_like(state.step)  # B: whether the draft is accepted so far; B
+        # B: whether the draft of a source is accepted so far; B: its number of new tokens
+        active, generated = ~state.done, torch.zeros_like(state.step)
         log_normalizer = log_sum_exp(logits)  # B N+1
         self.acceptance.rounds += int(active.sum())
         for n, draft in enumerate([*drafts.unbind(1), None]):  # None: after the last drafted token
@@ -296,7 +300,7 @@ class SpeculativeEngine(SearchEngine):
             self.acceptance.proposed += int(active.sum())
             active = active & (state.tokens[:, 0] == draft)
             self.acceptance.accepted += int(active.sum())
-            active = active & ~state.done
+            active = active & ~state.done  # the accepted token may be EOS
             if not bool(active.any()):
                 break
         return state, generated

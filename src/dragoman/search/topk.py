@@ -41,7 +41,7 @@ def topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         ordered, index = values.sort(dim=-1, descending=True, stable=True)
         return ordered[..., :count], index[..., :count]
     bits = (values.float() + 0.0).view(torch.int32)  # + 0.0: −0.0 becomes 0.0
-    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the values
+    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the values: negative ones are reversed
     keys = (ranks.long() << 32) - torch.arange(values.shape[-1], device=values.device)  # no two are equal
     index = keys.topk(count, dim=-1).indices
     return values.gather(-1, index), index
@@ -52,9 +52,10 @@ def first_true(chosen: Tensor, count: int) -> Tensor:
 
     Found as the top-k of −index. A row has at least `count` true values.
     """
-    order = torch.arange(0, -chosen.shape[1], -1, dtype=torch.float32, device=chosen.device)
-    order = order.where(chosen, -torch.inf)
-    return topk(order, count)[1] if order.device.type != "cpu" else order.topk(count, dim=-1).indices
+    keys = torch.arange(0, -chosen.shape[1], -1, dtype=torch.float32, device=chosen.device)  # −index
+    keys = keys.where(chosen, -torch.inf)
+    # on a GPU a kernel is faster than Tensor.topk; on a CPU either works, since the largest keys are all different
+    return topk(keys, count)[1] if keys.device.type != "cpu" else keys.topk(count, dim=-1).indices
 
 
 def argmax_with_score(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,8 +75,9 @@ def argmax_with_score(logits: Tensor) -> tuple[Tensor, Tensor]:
     chunked, rest = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)), logits[..., chunks * CHUNK :]
     best = chunked.amax(-1).argmax(-1, keepdim=True)  # … 1
     best_chunk = chunked.gather(-2, best[..., None].expand(*best.shape, CHUNK)).flatten(-2)  # … CHUNK
-    values, order = torch.cat((best_chunk, rest), -1).max(-1)
-    return values, torch.where(order < CHUNK, best[..., 0] * CHUNK + order, order + (chunks - 1) * CHUNK)
+    values, index = torch.cat((best_chunk, rest), -1).max(-1)
+    # from the index in the best chunk and the rest to that in all logits
+    return values, torch.where(index < CHUNK, best[..., 0] * CHUNK + index, index + (chunks - 1) * CHUNK)
 
 
 def topk_continuations(
@@ -103,16 +105,17 @@ def topk_continuations(
         return best, index // best_logits.shape[-1], tokens.flatten(1).gather(1, index)
     if torch.compiler.is_compiling():  # one graph, without branches
         return _topk_lower_index_first(scores, logits, log_normalizer, count)
-    if rows * width < MIN_CHUNKED_CONTINUATIONS:
+    if rows * width < MIN_CHUNKED_CONTINUATIONS:  # too few to gain from selecting in advance
         candidates = _add_log_p(scores, logits, log_normalizer).flatten(1)
         best, index = candidates.topk(min(count + 1, candidates.shape[1]), dim=-1)
     else:
+        # chunks are only faster for many logits, and there must be more of them than are read
         is_small = logits.numel() < MIN_CHUNKED_SIZE or rows * (width // CHUNK) <= count
         preselect = _best_of_rows if is_small else _best_of_chunks
         candidates, indices = preselect(scores, logits, log_normalizer, count)
         best, order = candidates.topk(count + 1, dim=-1)
         index = indices.gather(1, order)
-    if not bool(best.diff(dim=-1).all()):  # there are ties, other than of −∞
+    if not bool(best.diff(dim=-1).all()):  # there are equal scores (−∞ − −∞ is NaN, which counts as true)
         return _topk_lower_index_first(scores, logits, log_normalizer, count)
     index = index[:, :count]
     row = index // width
@@ -189,7 +192,7 @@ def _topk_lower_index_first(
     new token, the rows (indices 0 … K−1 of the hypotheses) and the new tokens, B N each.
     """
     rows, width = logits.shape[1:]
-    if rows * (width // CHUNK) > count and logits.dtype != torch.float64:
+    if rows * (width // CHUNK) > count and logits.dtype != torch.float64:  # more chunks than are read; float32 for keys
         candidates, indices = _best_of_chunks(scores, logits, log_normalizer, count, first_of_equal_chunks=True)
         candidates, indices = candidates[:, :-1], indices[:, :-1]  # the last column is no continuation, only a maximum
     else:
@@ -229,6 +232,6 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 def _log_sum(rows: Tensor) -> Tensor:
     """Return log Σ exp of each of R rows, R V → R; the maximum of a row is subtracted first, against overflow."""
-    limit = torch.finfo(rows.dtype).max  # avoids ∞ − ∞
+    limit = torch.finfo(rows.dtype).max  # the maximum is kept finite: ∞ − ∞ would be NaN
     maximum = rows.amax(-1, keepdim=True).clamp(-limit, limit)
     return ((rows - maximum).exp_().sum(-1, keepdim=True).log_() + maximum)[:, 0]

@@ -83,12 +83,14 @@ class UnknownWordReplacer:
         source_words = _span_indices(source_tokens, self.target.type.word_spans(source))
         target_tokens = [*range(len(ids))]  # every target token is a word
         alignment = word_alignment(
-            weights, TokenWordMap(source_words, source_words), TokenWordMap(target_tokens, target_tokens)
+            weights,
+            source=TokenWordMap(source_words, core_word_ids=source_words),
+            target=TokenWordMap(target_tokens, core_word_ids=target_tokens),
         )
         parts = self._token_parts(ids, source, {target_token: source_word for source_word, target_token in alignment})
         text = "".join(parts)
         space_first = self.target.marker == "initial"  # tokens begin with their space, or else end with it
-        shift = int(space_first and text.startswith(" "))
+        shift = int(space_first and text.startswith(" "))  # 1 if the space before the first word is removed
         text = text.removeprefix(" ") if space_first else text.removesuffix(" ")
         # align again, between words as split by white space
         starts = [start - shift for start in (0, *accumulate(map(len, parts)))]
@@ -134,7 +136,7 @@ class UnknownWordReplacer:
 
         Replacements of words that follow each other without a space in the source are joined without one.
         """
-        # `forms`: the bytes of each token with its space, which comes first or last
+        # `forms`: the UTF-8 bytes of each token of the vocabulary with its space, which comes first or last
         forms, space_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
         spans = self.target.type.word_spans(source)
         words = [source[begin:end] for begin, end in spans]
@@ -145,6 +147,7 @@ class UnknownWordReplacer:
                 continue
             word = self.translation(words[aligned[index]]) if index in aligned else UNKNOWN_WORD
             right = index if space_first else index + 1  # index of the token after the space
+            # indices of the source words with which the tokens before and after the space are aligned
             word_before, word_after = aligned.get(right - 1), aligned.get(right)
             adjacent = False  # whether the two words follow each other without a space in the source
             if word_before is not None and word_after == word_before + 1:
@@ -169,7 +172,7 @@ def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, 
     A token is (text, start), a span (start, end), in characters of the same text. A space at the beginning of a token
     is skipped.
     """
-    span_at = [-1] * (1 + max((end for _, end in spans), default=0))
+    span_at = [-1] * (1 + max((end for _, end in spans), default=0))  # index of the span at each character
     for index, (start, end) in enumerate(spans):
         span_at[start:end] = [index] * (end - start)
     starts = (start + (len(token) > 1 and token.startswith(" ")) for token, start in tokens)
