@@ -156,6 +156,12 @@ def test_folder_rejects_another_budget_or_settings(tmp_path: Path, config: Confi
         )
 
 
+@pytest.mark.parametrize("label", ["transfomer", "transfomer@dropout=0.3", "transfomer@size=big", "transfomer+reward"])
+def test_misspelt_system_gets_the_nearest_name(label: str) -> None:
+    with pytest.raises(UserError, match="unknown system 'transfomer': did you mean 'transformer'"):
+        comparison.check_systems([label])
+
+
 def test_budget_must_be_positive() -> None:
     with pytest.raises(UserError, match="positive number of tokens"):
         ComparisonBudget("tokens", 0)

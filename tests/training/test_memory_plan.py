@@ -69,6 +69,19 @@ def test_plan_is_reported_and_keeps_the_size_of_a_step(monkeypatch: pytest.Monke
     assert (training.batch_tokens, training.gradient_accumulation, training.gradient_checkpointing) == (4096, 1, True)
 
 
+def test_each_setting_of_a_plan_has_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than two batches with recomputation need does not suffice without it, however a step is divided."""
+    parameters = 16 * sum(weight.numel() for weight in transformer().build().parameters())
+    needed = parameters + estimate_activations(transformer(), 2048, gradient_checkpointing=True)
+    defaults = choose(monkeypatch, from_dict({"data": {"max_length": 100}}), needed / memory_plan.PLANNED_MEMORY_SHARE)
+    training = defaults.config.training
+    assert (training.batch_tokens, training.gradient_accumulation, training.gradient_checkpointing) == (2048, 2, True)
+    reasons = {choice.setting: choice.reason for choice in defaults.choices}
+    assert reasons["training.gradient_accumulation"] == "so that a step has 4,096 tokens"
+    assert "GiB are needed otherwise" in reasons["training.batch_tokens"]
+    assert reasons["training.gradient_checkpointing"] == reasons["training.batch_tokens"]
+
+
 def test_suggests_lora_if_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     config = from_dict({"training": {"start_from": "runs/large"}})
     (warning,) = choose(monkeypatch, config, 1).warnings

@@ -8,13 +8,13 @@ import pytest
 
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
-from dragoman.training.schedule import SCHEDULES, ScheduleHorizon, learning_rate
+from dragoman.training.schedule import SCHEDULES, ScheduleInputs, learning_rate
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_warmup_is_linear(schedule: str) -> None:
     config = TrainingConfig(schedule=schedule, learning_rate=0.8, warmup_steps=4)  # type: ignore[arg-type]
-    rates = [learning_rate(config, step, ScheduleHorizon(100, 10)) for step in range(1, 5)]
+    rates = [learning_rate(config, step, ScheduleInputs(100, 10)) for step in range(1, 5)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
@@ -64,7 +64,7 @@ def test_peak_is_held_before_the_decay() -> None:
 
 def test_plateau_reduces_the_rate_after_each_worse_validation() -> None:
     config = TrainingConfig(schedule="plateau", learning_rate=0.25, warmup_steps=0)
-    rates = [learning_rate(config, 500, ScheduleHorizon(reductions=reductions)) for reductions in (0, 1, 2)]
+    rates = [learning_rate(config, 500, ScheduleInputs(reductions=reductions)) for reductions in (0, 1, 2)]
     assert rates == pytest.approx([0.25, 0.025, 0.0025])
 
 
@@ -78,13 +78,13 @@ def test_stable_is_constant_before_its_decay() -> None:
 
 def test_stable_may_decay_from_the_warmup_on() -> None:
     config = TrainingConfig(schedule="stable", learning_rate=1.0, warmup_steps=20, decay_fraction=1.0)
-    assert learning_rate(config, 40, ScheduleHorizon(100)) == pytest.approx(0.5)  # √(20 / 80)
+    assert learning_rate(config, 40, ScheduleInputs(100)) == pytest.approx(0.5)  # √(20 / 80)
 
 
 def test_luong_halves_every_epoch_after_five() -> None:
     config = TrainingConfig(schedule="halving", learning_rate=1.0, warmup_steps=0)
     rates = [
-        learning_rate(config, step, ScheduleHorizon(steps_per_epoch=10)) for step in (1, 50, 51, 60, 61, 70, 91, 100)
+        learning_rate(config, step, ScheduleInputs(steps_per_epoch=10)) for step in (1, 50, 51, 60, 61, 70, 91, 100)
     ]
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 1 / 32, 1 / 32]  # ten epochs: 1.0 in five of them, then 2⁻¹ to 2⁻⁵
 
@@ -92,7 +92,7 @@ def test_luong_halves_every_epoch_after_five() -> None:
 def test_sutskever_halves_every_half_epoch_after_five() -> None:
     config = TrainingConfig(schedule="halving", learning_rate=0.7, warmup_steps=0, halving_interval=0.5)
     rates = [
-        learning_rate(config, step, ScheduleHorizon(steps_per_epoch=10)) for step in (50, 51, 55, 56, 60, 61, 71, 75)
+        learning_rate(config, step, ScheduleInputs(steps_per_epoch=10)) for step in (50, 51, 55, 56, 60, 61, 71, 75)
     ]
     assert rates == pytest.approx([0.7 / 2**times for times in (0, 1, 1, 2, 2, 3, 5, 5)])
 
@@ -106,7 +106,7 @@ def test_schedule_with_decay_needs_an_end(schedule: str) -> None:
 
 def test_halving_needs_epochs() -> None:
     with pytest.raises(UserError, match="epoch"):
-        learning_rate(TrainingConfig(schedule="halving", learning_rate=1.0), 5, ScheduleHorizon(100))
+        learning_rate(TrainingConfig(schedule="halving", learning_rate=1.0), 5, ScheduleInputs(100))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_settings_out_of_range_are_errors(name: str, value: float) -> None:
 def test_warmup_takes_at_most_a_tenth_of_the_time() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=448)
     rates = [
-        learning_rate(config, step, ScheduleHorizon(time_used=step / 73, limits_warmup=True)) for step in range(1, 74)
+        learning_rate(config, step, ScheduleInputs(time_used=step / 73, limits_warmup=True)) for step in range(1, 74)
     ]
     assert rates[2] == pytest.approx(10 * 3 / 73)
     assert max(rates) > 0.99
@@ -140,19 +140,19 @@ def test_warmup_takes_at_most_a_tenth_of_the_time() -> None:
 
 def test_warmup_of_the_user_is_not_shortened() -> None:
     config = TrainingConfig(schedule="constant", learning_rate=1.0, warmup_steps=100)
-    assert learning_rate(config, 50, ScheduleHorizon(time_used=0.9)) == pytest.approx(0.5)
+    assert learning_rate(config, 50, ScheduleInputs(time_used=0.9)) == pytest.approx(0.5)
 
 
 def test_first_limit_of_steps_and_time_decides() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=1)
-    assert learning_rate(config, 50, ScheduleHorizon(100, time_used=1.0)) == pytest.approx(0.0)
-    assert learning_rate(config, 100, ScheduleHorizon(100, time_used=0.2)) == pytest.approx(0.0)
+    assert learning_rate(config, 50, ScheduleInputs(100, time_used=1.0)) == pytest.approx(0.0)
+    assert learning_rate(config, 100, ScheduleInputs(100, time_used=0.2)) == pytest.approx(0.0)
 
 
 def test_inverse_square_root_after_a_shortened_warmup() -> None:
     config = TrainingConfig(schedule="inverse-sqrt", learning_rate=1.0, warmup_steps=10_000)
-    assert learning_rate(config, 5, ScheduleHorizon(time_used=0.1, limits_warmup=True)) == pytest.approx(1.0)
-    assert learning_rate(config, 20, ScheduleHorizon(time_used=0.4, limits_warmup=True)) == pytest.approx(0.5)
+    assert learning_rate(config, 5, ScheduleInputs(time_used=0.1, limits_warmup=True)) == pytest.approx(1.0)
+    assert learning_rate(config, 20, ScheduleInputs(time_used=0.4, limits_warmup=True)) == pytest.approx(0.5)
 
 
 def test_extended_schedule_warms_up_and_decays_again() -> None:

@@ -17,6 +17,8 @@ from dragoman.config import Config, SearchDefaults
 from dragoman.errors import UserError
 from dragoman.run.search_choice import CHOSEN_SETTINGS, unset_search_settings
 from dragoman.run_files import CONFIG_FILE, read_metrics
+from dragoman.training.display import Display
+from dragoman.training.trainer import Trainer
 
 
 def config_of(corpus: Path, search: dict[str, Any] | None = None, **training: Any) -> Config:
@@ -54,6 +56,35 @@ def test_the_choice_is_stored_printed_and_used(trained: tuple[Path, list[str]]) 
     beam = dragoman.load(folder).beam_config()
     assert (beam.size, beam.length_penalty) == tuple(chosen.values())
     assert configuration.without_automatic_settings(config).search.beam_size is None
+
+
+class Messages(Display):
+    """Collects messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_nothing_is_chosen_without_memory_for_larger_beams(trained: tuple[Path, list[str]]) -> None:
+    """As after errors of CUDA, the CPU's allocator or cuBLAS; other errors are raised."""
+    display = Messages()
+    trainer = Trainer(trained[0], display)
+
+    def choose_search(message: str) -> None:
+        def fail(num_validations: int) -> None:
+            raise RuntimeError(message)
+
+        trainer.validator.choose_search = fail  # type: ignore[assignment, method-assign]
+        assert trainer._choose_search() is None
+
+    choose_search("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+    assert "no memory for a larger beam" in display.texts[-1]
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        choose_search("shapes differ")
 
 
 def test_an_extended_run_validates_as_before_and_chooses_again(trained: tuple[Path, list[str]]) -> None:

@@ -112,6 +112,16 @@ def test_only_unfinished_runs_are_trained(
         resume_seeds(folder, {}, 1)
 
 
+def test_a_single_run_is_not_resumed_with_several_seeds(ensemble: dragoman.Run) -> None:
+    folder = ensemble.folder / "seed1"
+    with pytest.raises(UserError, match="holds a single run, not several seeds: leave --seeds out"):
+        dragoman.train(folder, resume=True, seeds=2, callback=lambda event: None)
+    with pytest.raises(UserError, match="holds a single run, not several seeds: leave --seeds out"):
+        app(["train", str(folder), "--resume", "--seeds", "2"], standalone_mode=False)
+    with pytest.raises(UserError, match="does not exist"):
+        dragoman.train(ensemble.folder / "seed3", resume=True, seeds=2, callback=lambda event: None)
+
+
 def test_a_folder_of_seeds_is_not_a_single_run(ensemble: dragoman.Run, corpus: Path) -> None:
     with pytest.raises(UserError, match="continue them with --resume"):
         check_new_folder(ensemble.folder)

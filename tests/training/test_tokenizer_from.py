@@ -109,7 +109,7 @@ def test_warning_for_a_tokenizer_of_another_language(corpus: Path, tmp_path: Pat
     pairs = small_config(corpus)
     alone = prepare_run(tmp_path / "alone", with_text(pairs, tokenizer_from=str(tmp_path / "german")), quiet).preflight
     (warning,) = [warning for warning in alone.warnings if "per character" in warning]
-    found, usual = alone.source.fertility, alone.fertility[0]
+    found, usual = alone.source.tokens_per_character, alone.usual_tokens_per_character[0]
     assert found is not None
     assert usual is not None
     assert warning.startswith(f"the tokenizer splits the source into short tokens, {found:.2f} per character")
@@ -118,5 +118,5 @@ def test_warning_for_a_tokenizer_of_another_language(corpus: Path, tmp_path: Pat
     assert not [warning for warning in good.warnings if "per character" in warning]
     # what a tokenizer was learned from is known in the second generation too
     again = prepare_run(tmp_path / "again", with_text(pairs, tokenizer_from=str(tmp_path / "alone")), quiet).preflight
-    assert again.fertility == alone.fertility
+    assert again.usual_tokens_per_character == alone.usual_tokens_per_character
     assert warning in again.warnings

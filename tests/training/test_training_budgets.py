@@ -179,6 +179,19 @@ def test_timed_run_can_be_extended(timed: Path, tmp_path: Path, monkeypatch: pyt
     assert rates.index(max(rates)) <= 0.25 * len(rates)
 
 
+def test_a_budget_without_any_training_is_replaced(
+    timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it had never been given, even if it would have ended at once, with its last seconds for a validation."""
+    interrupted = Timed(copy_of(timed, tmp_path / "once"), Clock(monkeypatch), 2.0, 4.0, stop=12).train().state
+    assert interrupted.validation_seconds == 4.0
+    soon = {"training.minutes": (interrupted.seconds + 1) / 60}
+    change_resumed_run(copy_of(tmp_path / "once", tmp_path / "twice"), soon)
+    configs = [change_resumed_run(tmp_path / name, {"training.minutes": 3}) for name in ("once", "twice")]
+    assert configs[0] == configs[1]
+    assert configs[0].training.extended_at == 0
+
+
 # ---- going on after the end
 
 

@@ -27,11 +27,12 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
     """Return a copy of the model to start from (`parent`) that also knows the language code `text.add_language`.
 
     The code, such as "de", and the subwords ("pieces") that the tokenizers lack are appended to vocabularies and
-    embeddings: all other tokens keep their ids and logits, and text without missing characters its segmentation.
+    embeddings. All other tokens keep their ids and logits, and a text is segmented as before unless it has characters
+    that the tokenizer could not represent.
 
     Args:
         parent: the trained model, with its spec, weights, tokenizers and framing (special tokens of each sequence).
-        config: `text.max_new_pieces` limits the new pieces of each tokenizer; None: 2,000.
+        config: `text.max_new_pieces` limits the new pieces of each tokenizer; None: `DEFAULT_MAX_NEW_PIECES`, 2,000.
         sources, targets: functions that return the training sources and targets that are in the new language; no text
             if this side of the corpus is in another language.
         log: prints a line.
@@ -50,7 +51,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         extension.add_pieces("source", sources())
     if is_target:
         extension.add_pieces("target", targets())
-    framing, code_origin = parent.framing, "no code is needed"
+    framing, code_origin = parent.framing, "no code is needed"  # framing: special tokens around source and target
     # the model must be told the target language, and some models are told the source language, too
     if is_target or (framing.languages is not None and framing.languages.reads_source_code):
         similar_language, codes = _similar_language_and_codes(parent, config)
@@ -66,7 +67,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
     pieces = list(dict.fromkeys(extension.pieces))  # once, if they were added to both sides
     if pieces:
         examples = " ".join(pieces[:MAX_LOGGED_PIECES]) + (" …" if len(pieces) > MAX_LOGGED_PIECES else "")
-        log(f"  {len(pieces):,} pieces are added, as means of those that they were split into: {examples}")
+        log(f"  {len(pieces):,} pieces are added, each the mean of those that it was split into: {examples}")
     else:
         log("  no pieces are added: the tokenizer represents the text, or cannot be extended")
     return replace(
@@ -74,7 +75,7 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
         spec=extension.spec(),
         framing=framing,
         tokenizers=extension.tokenizers,
-        weights=extension.weights,
+        weights=extension.weights,  # a function: new rows are computed when the weights are read
         extended=extension.extended_weight_names(),
     )
 
@@ -103,7 +104,7 @@ class VocabularyExtension:
         index = ("source", "target").index(side)
         tokenizer, original = self.tokenizers[index], self.parent.tokenizers[index]
         first_id = self._vocab_size(side)
-        if not tokenizer.can_assign_ids_from(first_id):  # the model has ids that the tokenizer lacks
+        if not tokenizer.can_assign_ids_from(first_id):  # new pieces could not get the next free ids of the model
             return
         extended, piece_by_id = tokenizer.with_missing_pieces(texts, limit=self.max_new_pieces, first_id=first_id)
         for piece in piece_by_id.values():
@@ -128,7 +129,8 @@ class VocabularyExtension:
     def weights(self) -> dict[str, Tensor]:
         """Return the weights of the parent model by name; embeddings and output layer get a row for every new token.
 
-        A new row is the mean of the rows of its `similar_ids`, or of all rows if it has none.
+        A new row is the mean of the rows of the old tokens that the new one is similar to (`similar_ids`), or of all
+        rows if there are none.
         """
         weights = dict(self.parent.weights())
         for name, side in self._vocabulary_weights().items():
@@ -207,6 +209,7 @@ def _similar_language_and_codes(parent: ParentRun, config: Config) -> tuple[str,
             "(for example --like de), so that it can be chosen besides the new language"
         )
     ids = {target_language: framing.bos}
+    # sources have no code; the code of a target takes the place of BOS
     return target_language, LanguageCodes(ids, source_position="none", target_position="bos", target=target_language)
 
 

@@ -45,8 +45,9 @@ def find_batch_size(
         custom_parts: layer classes of the user that the model contains besides those of the package.
     """
     store = TokenStore(folder / "data" / "train")  # the tokenized training pairs
-    lowest = 4 * (store.max_length + 2)  # four of the longest sentences, with BOS and EOS
-    # all pairs in one batch, with BOS and EOS; twice the tokens of the longer side if both sides are concatenated
+    # sizes to try, in tokens: from four of the longest sentences to all pairs in one batch, with BOS and EOS
+    lowest = 4 * (store.max_length + 2)
+    # `store.tokens` counts the longer side; a row that contains both sides has at most twice as many tokens
     highest = max(lowest, 2 * (store.tokens + 2 * len(store)))
     if torch.device(config.training.device).type != "cuda":
         return estimate_batch_size(config, spec, lowest, highest)
@@ -96,7 +97,7 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
         largest, _ = fitting[-1]
         tokens = min(highest, _next_size(fitting, too_large, limit))
         is_bracketed = too_large is not None and too_large < TOLERANCE * largest
-        if tokens < TOLERANCE * largest or is_bracketed:
+        if tokens < TOLERANCE * largest or is_bracketed:  # another trial would gain less than 5 %
             return largest
 
 
@@ -114,7 +115,8 @@ def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int
         if (growth := peak - previous_peak) > 0:
             # slightly below the limit, because memory does not grow exactly linearly
             extrapolated = largest + 0.99 * (limit - peak) * (largest - previous) / growth
-            if too_large is None or extrapolated < too_large / 1.02:  # else bisect: it would probably not fit either
+            # next to a size that does not fit, the extrapolated one would probably not fit either: bisect instead
+            if too_large is None or extrapolated < too_large / 1.02:
                 size = min(extrapolated, 16.0 * largest)  # a small measured growth may be noise
     return int(size)
 
@@ -132,13 +134,13 @@ def measure_peak_memory(
     """
     gpu = torch.device(config.training.device).type == "cuda"
     if gpu:
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats()  # otherwise an earlier trial's peak would be returned
     try:
         config = replace(config, training=replace(config.training, batch_tokens=tokens))
         return _run_trial_steps(Trainer(folder, SilentDisplay(), config, custom_parts=custom_parts))
     except InsufficientMemoryError:
         return None
-    finally:  # leave nothing of a trial to the next one
+    finally:  # free the memory and the compiled functions of this trial before the next one
         gc.collect()
         if config.training.compile:
             torch._dynamo.reset()
@@ -154,9 +156,10 @@ def _run_trial_steps(trainer: Trainer) -> int | None:
     """
     batch = widest_batch(trainer.batches)
     trainer.model.train()
+    divisor = max(1, batch.target_tokens)  # of the summed loss
     for step in (1, 2, 3):
-        numbered_batches = [(0, batch)]  # the first and only one of the step
-        trainer.train_step(numbered_batches, step, learning_rate=0.0, divisor=max(1, batch.target_tokens))
+        numbered_batches = [(0, batch)]  # number 0: the first and only batch of the step
+        trainer.train_step(numbered_batches, step, learning_rate=0.0, divisor=divisor)
         if trainer.train_step.splitter.max_parts > 1:  # the batch did not fit and was split
             return None
     return torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else 0
@@ -188,13 +191,14 @@ def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: i
     """
     free_gib = available_memory() / 2**30
     # the estimate is linear in the number of tokens: two points give its slope
-    sample, checkpointing = 2**20, bool(config.training.gradient_checkpointing)
-    sample_bytes = estimate_activations(spec, sample, checkpointing)
-    bytes_per_token = (estimate_activations(spec, 2 * sample, checkpointing) - sample_bytes) / sample
+    sample_tokens, checkpointing = 2**20, bool(config.training.gradient_checkpointing)
+    sample_bytes = estimate_activations(spec, sample_tokens, checkpointing)
+    bytes_per_token = (estimate_activations(spec, 2 * sample_tokens, checkpointing) - sample_bytes) / sample_tokens
     counts = count_trained(spec, config)  # all weights, and those that are trained
-    # bytes that do not depend on the batch: weights, gradients and Adam's two moments, and the logits of a chunk
+    # bytes that do not depend on the batch: weights, gradients and Adam's two moments, and the logits, which are
+    # computed for a limited number of tokens at a time
     weight_bytes = MemoryEstimate.for_adam(counts.total, counts.trained, activations=0).total
-    fixed_bytes = weight_bytes + sample_bytes - sample * bytes_per_token
+    fixed_bytes = weight_bytes + sample_bytes - sample_tokens * bytes_per_token
     tokens = int((USABLE_MEMORY_SHARE * free_gib * 2**30 - fixed_bytes) / bytes_per_token)
     if tokens < lowest:
         needed_gib = (fixed_bytes + lowest * bytes_per_token) / 2**30

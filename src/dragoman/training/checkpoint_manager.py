@@ -67,7 +67,8 @@ class TrainState:
 
         `validations_since_best`, which early stopping compares with the patience, also restarts whenever the loss is
         lower than ever, because a metric such as exact match stays 0 for a while. `is_candidate` is false for weights
-        that cannot become the best checkpoint, such as those before training.
+        that cannot become the best checkpoint, such as those before training. The number of rollbacks in a row is reset
+        once training has recovered from divergence.
         """
         best, loss = is_candidate and self.is_better(score), -score.negative_loss
         improved = best or self.lowest_loss is None or loss < self.lowest_loss
@@ -80,8 +81,9 @@ class TrainState:
             self.lowest_loss = loss
         else:
             self.reductions += 1  # the schedule `plateau` reduces the learning rate once more
+        # recovered: training has passed the step of its last divergence, and its latest losses are not too high
         if self.step > self.diverged_at and not self.loss_history.high_losses:
-            self.rollbacks = 0  # training has recovered from its last divergence
+            self.rollbacks = 0
         return best
 
     def is_better(self, score: ValidationScore) -> bool:
@@ -162,7 +164,10 @@ class CheckpointManager:
         self.history = HistoryCheckpoints(run, keep_history)
 
     def save_history(self, step: int) -> None:
-        """Save the weights for inference in checkpoints/history, if `step` is a power of √2: only those are saved."""
+        """Save the weights for inference in checkpoints/history if `step` is 0 or a rounded power of √2.
+
+        Other steps are not saved, nor is any step if the history keeps no checkpoints (`keep_history` is 0).
+        """
         if not self.history.is_due(step):
             return
         weights = self._inference_weights()
@@ -221,8 +226,9 @@ class CheckpointManager:
         if state is None:
             return None
         last = self._path(state.step)
-        checkpoint.load_weights(self.model, last, shard_like, self.include_frozen)
-        if self.weight_average is not None:
+        # `shard_like` selects the part of a full tensor that this process holds
+        checkpoint.load_weights(self.model, last, shard=shard_like, include_frozen=self.include_frozen)
+        if self.weight_average is not None:  # then the averages were loaded: the trained weights are in `trainer`
             self.weight_average.load_state_tensors(self._stored_weights(self.model))
         tensors = self._trainer_tensors()  # of this process, to be overwritten
         if (last / "trainer").is_dir():
@@ -232,8 +238,7 @@ class CheckpointManager:
         else:
             saved = checkpoint.read_tensors(last, "trainer")
             saved = {name: shard_like(value, tensors.get(name, value)) for name, value in saved.items()}
-            # with a moving average, the file `model` has the averages, and this file the trained weights
-            for name in (name for name in tensors if name.startswith("weight/")):
+            for name in (name for name in tensors if name.startswith("weight/")):  # only with a moving average
                 tensors[name].copy_(saved.pop(name))
             load_state_tensors(self.model, self.optimizer, saved)
         self.strategy.processes.on_first_rank(lambda: self._restore_links(state))
@@ -257,12 +262,14 @@ class CheckpointManager:
         return TrainState.load(self._path(step))
 
     def _restore_links(self, state: TrainState) -> None:
-        """Point the links `best` and `last` to the checkpoints that `state` names, and remove old checkpoints.
+        """Point the links to the checkpoints that `state` names: `best` to `best_step`, `last` to `step`.
 
-        A process that was killed while it saved a checkpoint may not have done so.
+        A process that was killed while it saved a checkpoint may have left them unchanged. Checkpoints that are no
+        longer kept are removed, and those of the history that are later than `state.step`.
         """
         best = self._path(state.best_step)
-        if state.best_metric is not None and best.exists():  # also if `best` was an average, computed again at the end
+        # a link to checkpoints/averaged is replaced, too: the average is computed again at the end of training
+        if state.best_metric is not None and best.exists():
             replace_symlink(self.folder / "best", best.name)
         elif not resolve_link(self.folder / "best").exists():  # a rollback has removed it, because it was newer
             replace_symlink(self.folder / "best", self._path(state.step).name)
@@ -311,7 +318,7 @@ class CheckpointManager:
         return self._path(state.best_step).is_dir()
 
     def is_validated(self, step: int) -> bool:
-        """Whether the last checkpoint is of this step and was saved with its validation."""
+        """Whether the last checkpoint is that of this step, and its weights were validated."""
         return self.last_step() == step and checkpoint.read_values(self.folder / "last")["validated"]
 
     def average(self, model: nn.Module) -> int:
@@ -368,7 +375,10 @@ class CheckpointManager:
         return self.folder / f"{step:06d}"
 
     def _prune(self, state: TrainState) -> None:
-        """Remove all checkpoints but that of `state.step`, the best one, and the `self.keep` latest validated ones."""
+        """Remove all checkpoints but that of `state.step`, the `self.keep` latest validated ones, and the best.
+
+        The best is that of `state.best_step`; the one that the link `best` points to is kept, too.
+        """
         kept = {path.name for path in self.validated()[-self.keep :]}
         kept |= {
             self._path(state.step).name,

@@ -123,7 +123,7 @@ def split_label(label: str) -> SystemLabel:
 
 
 def check_systems(labels: Sequence[str]) -> None:
-    """Raise a UserError for systems that are unknown, repeated, or do not translate text.
+    """Raise a UserError for systems that are unknown, repeated, or do not translate text, or have unknown settings.
 
     `labels` are names of systems, possibly with settings or a second objective: "transformer@size=big", "gnmt+reward".
     """
@@ -133,14 +133,16 @@ def check_systems(labels: Sequence[str]) -> None:
         raise UserError(f"--systems names a system twice ({', '.join(labels)}): name each once")
     for label in labels:
         name, own_settings, objective, _ = split_label(label)
+        system = get_system(name)  # raises a UserError if it is unknown
         if objective:
             objective_class(objective)  # raises a UserError if it is unknown
         for setting in override_settings(Config(), own_settings).system.settings:
-            if setting not in SYSTEMS[name].settings():
-                raise unknown_name(f"setting of {name}", setting, SYSTEMS[name].settings())
+            if setting not in system.settings():
+                raise unknown_name(f"setting of {name}", setting, system.settings())
         # any vocabulary and size will do: only properties of the model are read
-        model = meta_model(get_system(name).spec(VocabularySizes(source=100, target=100, joint=True), size="tiny"))
-        if model.source_features is not None or not model.can_generate:
+        model = meta_model(system.spec(VocabularySizes(source=100, target=100, joint=True), size="tiny"))
+        reads_vectors = model.source_features is not None  # of speech or images, instead of text
+        if reads_vectors or not model.can_generate:
             raise UserError(f"{name} does not translate text: leave it out of --systems")
 
 
@@ -199,10 +201,10 @@ def train_system(
         system, training = replace(config.system, name=name, settings=settings), replace(config.training, seed=seed)
         run_config = override_settings(replace(config, system=system, training=training), own_settings)
         prepare_run(run, run_config, log=lambda text: None)  # the display shows only the training
-    if not has_checkpoint(run, "last"):
+    if not has_checkpoint(run, "last"):  # training has not started
         _apply_budget(run, budget, config.training)
     saved = from_yaml(run / CONFIG_FILE)
-    if config.training.device != "auto":
+    if config.training.device != "auto":  # a run may be continued on another device than it was prepared for
         saved = replace(saved, training=replace(saved.training, device=config.training.device))
     try:
         outcome = Trainer(run, display, saved).train()
@@ -294,7 +296,7 @@ class TrainingCosts:
         source_lengths = np.asarray(self.source_lengths[pairs], np.int64) + self.framing_length
         target_lengths = np.asarray(self.target_lengths[pairs], np.int64) + 1  # EOS
         if self.predicts_source:  # a language model, for which source and target together are the target
-            source_lengths, target_lengths = 0 * source_lengths, source_lengths + target_lengths
+            source_lengths, target_lengths = np.zeros_like(source_lengths), source_lengths + target_lengths
         lengths, counts = np.unique(np.stack([source_lengths, target_lengths], 1), axis=0, return_counts=True)
         flops = (self.pair_flops(source, target) for source, target in lengths.tolist())
         return self.cost_factor * float(sum(count * cost for count, cost in zip(counts.tolist(), flops)))
@@ -333,7 +335,7 @@ def evaluate_run(
         target_tokens=target_tokens,
         flops=flops,
         seconds=state.seconds,
-        perplexity=evaluation.perplexity(
+        perplexity=evaluation.perplexity(  # from log-probabilities and numbers of tokens of the references
             sum(score.score for score in scores), sum(len(score.tokens) for score in scores)
         ).value,
         texts=[translation.text for translation in run.translate(sources, alignment=False)],
@@ -363,7 +365,8 @@ def evaluate_ensemble(
 ) -> RunResult:
     """Translate the test set with the ensemble of all seeds of a system, and return its result.
 
-    Its parameters and training costs are the sums over the seeds. It has no perplexity.
+    Parameters, target tokens, FLOPs and seconds are sums over the seeds; the steps are those of the first one. There is
+    no perplexity.
 
     Args:
         folder: folder of the comparison, which contains the run folders.
@@ -399,7 +402,8 @@ def saved_result(
     if not path.exists():
         return None
     values = json.loads(path.read_text(encoding="utf-8"))
-    return RunResult(**values) if values.pop("test") == _test_set_digest(sources, references) else None
+    test_set_digest = values.pop("test")  # not a field of RunResult
+    return RunResult(**values) if test_set_digest == _test_set_digest(sources, references) else None
 
 
 def _test_set_digest(sources: Sequence[str], references: Sequence[str]) -> str:
@@ -425,7 +429,7 @@ class ComparisonDisplay(Display):
         """Create a bar for each of the `systems`, which is full after `seeds` runs (one run per seed)."""
         super().__init__(live=sys.stderr.isatty())
         self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
-        self.pending_runs = len(systems) * seeds
+        self.pending_runs = len(systems) * seeds  # that have not started
         self.durations: list[float] = []  # seconds of the runs that this process trained
 
     def start_run(self, name: str, number: int, label: str) -> None:
@@ -442,7 +446,10 @@ class ComparisonDisplay(Display):
         """Do nothing at the end of a run: the bars stay visible for the next one."""
 
     def show(self, fraction: float | None, text: str) -> None:
-        """Show the finished `fraction` of the present run in the bar of its system (None: 0), with a text beside it."""
+        """Show the finished `fraction` of the present run in the bar of its system (None: 0), with a text beside it.
+
+        The bar counts runs (seeds), of which `self.number` were finished before.
+        """
         done = self.number + min(1.0, fraction or 0.0)
         self.bar.update(self.tasks[self.name], completed=done, description=f"{self.name}  {text}")
 
@@ -467,7 +474,7 @@ class ComparisonDisplay(Display):
         parts = [step, f"loss {record['loss']:.3f}", f"{record['tokens_per_second']:,.0f} tokens/s"]
         if (seconds := self.seconds_left(fraction)) is not None:
             parts.append(f"{format_duration(seconds)} left")
-            if self.durations:
+            if self.durations:  # the runs that are left will take as long as the finished ones on average
                 seconds += self.pending_runs * sum(self.durations) / len(self.durations)
                 parts.append(f"{format_duration(seconds)} left for all")
         return "  ".join(parts)

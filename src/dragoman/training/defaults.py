@@ -32,7 +32,7 @@ from dragoman.training.schedule import SCHEDULES_WITH_END
 from dragoman.training.training_budget import pluralize
 from dragoman.training.validation import MAX_DECODED_SENTENCES, check_metric, default_metric
 
-USUAL_BLEU_TOKENIZER = "13a"  # sacreBLEU's default, which is not reported
+USUAL_BLEU_TOKENIZER = "13a"  # sacreBLEU's default
 
 #: The system copies by default if at least these shares of the target's words, and of its rare words, occur in their
 #: source, and the corpus has at least this number of pairs.
@@ -81,11 +81,14 @@ class Defaults:
         """Start with the user's configuration, in which settings that are None or "auto" are still to be chosen."""
         self.config = config
         self.choices: list[Choice] = []  # to be reported to the user
-        self.warnings: list[str] = []
+        self.warnings: list[str] = []  # to be shown to the user
         self.batch_is_measured = False  # whether the batch size was found by training steps on trial
 
     def set_and_report(self, setting: str, value: Any, reason: str) -> Any:
-        """Set a setting by its dotted name, such as "training.steps", report it with its reason, and return `value`."""
+        """Set a setting by its dotted name, such as "training.steps", report it with its reason, and return `value`.
+
+        The report replaces an earlier one of the same setting.
+        """
         self.set_quietly({setting: value})
         self.choices = [choice for choice in self.choices if choice.setting != setting]
         self.choices.append(Choice(setting, value, reason))
@@ -153,6 +156,8 @@ def choose_copy_mechanism(defaults: Defaults, data_format: DataFormat, pairs: in
 def choose_selection_metric(defaults: Defaults, references: Sequence[str], sources: Sequence[str]) -> None:
     """Choose the metric that selects the best checkpoint, and sacreBLEU's tokenizer, if the user has set them to auto.
 
+    Raise a UserError if the metric cannot be computed, for example if a package is missing.
+
     Args:
         defaults: the configuration so far, in which both settings are set and recorded.
         references, sources: targets and sources of the validation pairs; `sources` are empty if they are not texts.
@@ -165,7 +170,7 @@ def choose_selection_metric(defaults: Defaults, references: Sequence[str], sourc
         metric = defaults.set_and_report("training.selection_metric", chosen_metric, reason)
     if tokenizer == "auto":
         tokenizer, reason = choose_bleu_tokenizer(references)
-        if metric == "bleu" and tokenizer != USUAL_BLEU_TOKENIZER:
+        if metric == "bleu" and tokenizer != USUAL_BLEU_TOKENIZER:  # sacreBLEU's own default needs no report
             defaults.set_and_report("training.bleu_tokenizer", tokenizer, reason)
         else:
             defaults.set_quietly({"training.bleu_tokenizer": tokenizer})
@@ -198,7 +203,8 @@ def choose_settings(
     recipe_name, recipe = configured_recipe(config, imported_parent)
     unset = {key: value for key, value in recipe.training.items() if getattr(config.training, key) is None}
     defaults.set_quietly({f"training.{key}": value for key, value in unset.items()})
-    if requested == "auto" or recipe.paper:  # the reason of a paper's recipe says how it differs from the paper
+    # also reported if the user named the recipe of the paper: its reason says how it differs from the paper
+    if requested == "auto" or recipe.paper:
         optimizer, schedule = (defaults.config.training.resolved(key) for key in ("optimizer", "schedule"))
         defaults.set_and_report("training.recipe", recipe_name, f"{optimizer}, {schedule}; {recipe.reason}")
     if new_model:
@@ -226,13 +232,14 @@ def configured_recipe(config: Config, imported_parent: bool = False) -> tuple[st
 def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
     """Set `text.bpe_dropout` for a corpus of `pairs` training pairs: that of the recipe if they are few, else 0.
 
-    `recipe` is a set of training defaults. What the user has set stays.
+    It is also 0 without a BPE tokenizer, for objectives that do not use it by default, for systems that copy words, and
+    for models of the size "tiny". `recipe` is a set of training defaults. What the user has set stays.
     """
     config = defaults.config
     if config.text.bpe_dropout is not None:  # set by the user
         return
     tokenizer_types = [TOKENIZER_TYPES[kind] for kind in config.text.tokenizers if kind in TOKENIZER_TYPES]
-    has_merges = any(tokenizer.has_merges for tokenizer in tokenizer_types)
+    has_merges = any(tokenizer.has_merges for tokenizer in tokenizer_types)  # BPE merges, which dropout skips
     is_useful = has_merges and defaults.objective.default_bpe_dropout
     is_useful &= not config.system.settings.get("copying")  # copied words need the same tokens in source and target
     if is_useful and recipe.bpe_dropout and config.system.size != "tiny" and pairs < MEDIUM_PAIRS:
@@ -245,7 +252,8 @@ def _choose_bpe_dropout(defaults: Defaults, recipe: Recipe, pairs: int) -> None:
 def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) -> None:
     """Choose the size of the model, its dropout for a corpus of few pairs, and the hyper-parameters of the recipe.
 
-    What the user has set stays. Choices that differ from the system's default are reported.
+    Settings of the objective that help the system on few pairs, such as those of R-Drop, are also set. What the user
+    has set stays. Choices that differ from the system's default are reported.
 
     Args:
         defaults: the configuration so far; chosen settings are set and recorded in it.
@@ -272,7 +280,7 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
             if key in objective_settings(objective_name) and key not in config.objective.settings:
                 defaults.set_and_report(f"objective.settings.{key}", value, f"helps {config.system.name} on few pairs")
     for key, value in recipe.system.items():
-        if system is None or key in defaults.config.system.settings:
+        if system is None or key in defaults.config.system.settings:  # set by the user, or above
             continue
         if value == (default := system.settings()[key].default):
             defaults.set_quietly({f"system.settings.{key}": value})
@@ -298,8 +306,9 @@ def _choose_training(
     tokens = training.batch_tokens
     if tokens is None:
         longest_row = 2 * (defaults.config.data.max_length + 2)  # source and target in one row, with BOS and EOS
-        reason, settings = "tokens per batch, by the amount of data and the device", defaults.config.objective.settings
-        rows_per_pair = defaults.objective.rows_per_pair(settings)
+        reason = "tokens per batch, by the amount of data and the device"
+        # sequences that are trained on for each pair, such as several samples of a target
+        rows_per_pair = defaults.objective.rows_per_pair(defaults.config.objective.settings)
         if rows_per_pair > 1:
             reason += f", divided by the {rows_per_pair} sequences per pair"
         tokens = max(_batch_tokens(target_tokens, gpu) // rows_per_pair, longest_row)
@@ -311,18 +320,19 @@ def _choose_training(
         )
     choose_memory_plan(defaults, spec, device)  # may divide a step into several smaller batches
     training = defaults.config.training
-    tokens = training.batch_tokens or tokens
-    step_tokens = tokens * training.gradient_accumulation
+    batch_tokens = training.batch_tokens or tokens
+    step_tokens = batch_tokens * training.gradient_accumulation
     lengths = store.length_counts()  # the number of pairs with each source and target length
     row_lengths = cached_meta_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
     epoch_tokens = int(row_lengths @ lengths.pairs)
     epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))  # the rest of a batch is padding
     steps = training.steps
     if training.schedule in SCHEDULES_WITH_END and steps is None and training.epochs is None:
-        factor = BPE_DROPOUT_EPOCHS if gpu and defaults.config.text.bpe_dropout else 1.0
+        # with BPE dropout every epoch has another segmentation, so that more epochs are of use; on a CPU time counts
+        relative_length = BPE_DROPOUT_EPOCHS if gpu and defaults.config.text.bpe_dropout else 1.0
         if system := SYSTEMS.get(defaults.config.system.name or ""):
-            factor *= system.training_length
-        steps = max(MIN_STEPS, math.ceil(factor * default_steps(target_tokens, step_tokens)))
+            relative_length *= system.training_length  # relative to other systems
+        steps = max(MIN_STEPS, math.ceil(relative_length * default_steps(target_tokens, step_tokens)))
         end = "then" if training.minutes is None else f"then, or after {pluralize(training.minutes, 'minute')}"
         reason = f"about {steps / epoch_steps:.0f} epochs, by the amount of data; the learning rate is zero by {end}"
         defaults.set_and_report("training.steps", steps, reason)
@@ -342,7 +352,7 @@ def _choose_training(
     if smoothing is None:
         smoothing = defaults.objective.default_label_smoothing
     precision = ("bfloat16" if gpu else "float32") if training.precision == "auto" else training.precision
-    values = {name: training.resolved(name) for name in TRAINING_DEFAULTS}
+    values = {name: training.resolved(name) for name in TRAINING_DEFAULTS}  # as set so far, or else the fallback
     values |= {"label_smoothing": smoothing, "device": device, "compile": compiles, "precision": precision}
     defaults.set_quietly({f"training.{name}": value for name, value in values.items()})
 
@@ -399,8 +409,8 @@ def _choose_validation_interval(defaults: Defaults, epoch_steps: int, planned_st
 def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_valid: int, max_tokens: float) -> None:
     """Choose how many of the `num_valid` validation sentences each validation decodes: at least 50 if there are enough.
 
-    `max_tokens` can be decoded in about a tenth of the training time between two validations. `store` has the tokenized
-    training pairs, whose mean target length is assumed for the decoded sentences.
+    `max_tokens` is the number of target tokens that can be decoded in about a tenth of the training time between two
+    validations. `store` has the tokenized training pairs, whose mean target length is assumed for decoded sentences.
     """
     training = defaults.config.training
     if training.validation_sentences is not None:
@@ -438,7 +448,8 @@ def _system_size(pairs: int, gpu: bool) -> str:
 def _batch_tokens(target_tokens: int, gpu: bool) -> int:
     """Return the default number of tokens per batch for a corpus of `target_tokens`.
 
-    An epoch then has about 100 steps, or 55 on a GPU, as long as the device processes batches of this size efficiently.
+    An epoch then has about 100 steps, or 55 on a GPU, but a batch has at least 1,024 tokens, and at most 4,096, or
+    25,000 on a GPU.
     """
     steps_per_epoch, max_tokens = (55, 25_000) if gpu else (100, 4096)
-    return int(max(1024, min(max_tokens, round(target_tokens / steps_per_epoch, -2))))
+    return int(max(1024, min(max_tokens, round(target_tokens / steps_per_epoch, -2))))  # rounded to hundreds

@@ -26,10 +26,10 @@ class Display:
     def __init__(self, live: bool = False) -> None:
         """Create rich's progress bar, which is hidden unless `live`."""
         self.bar = progress_bar(live)
-        self.task: TaskID | None = None
+        self.task: TaskID | None = None  # of the bar, added by the first `show`
         self.last_line = -math.inf  # time of the last plain line
         self.total_steps: int | None = None  # None: no limit
-        self.started = time.monotonic()
+        self.started = time.monotonic()  # when training was started or resumed
         self.fraction_at_start = 0.0  # of the training budget, used before this process by a run that is resumed
         self.last_metrics = ""  # of the last validation, formatted
 
@@ -60,7 +60,7 @@ class Display:
 
     def message(self, text: str) -> None:
         """Print a line, above the bar if there is one; nothing with --quiet."""
-        if self.bar.disable:
+        if self.bar.disable:  # no terminal, or --quiet, with which `log` prints nothing
             log(text)
         else:
             self.bar.console.print(text, highlight=False, markup=False)
@@ -98,7 +98,7 @@ class Display:
             f"{record['tokens_per_second']:,.0f} tokens/s",
             f"padding {100 * record['padding']:.0f} %",
         ]
-        if self.last_metrics:
+        if self.last_metrics:  # of the last validation
             parts.append(f"last {self.last_metrics}")
         if (seconds := self.seconds_left(fraction)) is not None:
             parts.append(f"{format_duration(seconds)} left")

@@ -43,7 +43,7 @@ class HistoryCheckpoints:
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
         remove_partial_files(self.folder)
-        remove_folder(self._path(step))  # left by a process that was killed before it could resume from here
+        remove_folder(self._path(step))  # left by a process that was killed before its first regular checkpoint
         checkpoint.save(self._path(step), {"model": weights}, {"step": step, **values})
         self._thin()
 
@@ -54,10 +54,13 @@ class HistoryCheckpoints:
                 remove_folder(self._path(saved))
 
     def _thin(self) -> None:
-        """Remove checkpoints until there are at most `max_count`; the first and the last one stay if there are two."""
+        """Remove checkpoints until there are at most `max_count`, but neither the first nor the last one.
+
+        Each time the one is removed whose neighbors are closest to each other on a logarithmic scale.
+        """
         steps = history_steps(self.run)
         while len(steps) > max(2, self.max_count):
-            # the gap that removing steps[n] would leave, on a logarithmic scale; + 1 because of step 0
+            # the gap that removing steps[n] would leave, on a logarithmic scale; + 1 because step 0 has no logarithm
             gaps = {n: math.log((steps[n + 1] + 1) / (steps[n - 1] + 1)) for n in range(1, len(steps) - 1)}
             closest = min(gaps, key=lambda n: gaps[n])
             remove_folder(self._path(steps.pop(closest)))

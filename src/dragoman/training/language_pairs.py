@@ -32,7 +32,8 @@ def resolve_languages(
 ) -> CorpusLanguages:
     """Return source and target language of each corpus in `train` and `valid`, as language codes of the model.
 
-    They come from `data.corpus_languages` ("de:en" for each corpus), or for all corpora from `data.source_language` and
+    The result also has `framing`, whose default languages are now those of the first training corpus. Languages come
+    from `data.corpus_languages` ("de:en" for each corpus), or for all corpora from `data.source_language` and
     `data.target_language`. `framing` has the special tokens of the model, among them its language codes. If it has
     none, all languages are empty: the settings then only describe the files.
     """

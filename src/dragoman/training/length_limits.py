@@ -39,7 +39,7 @@ def choose_length_limit(
         valid_lengths: numbers of validation pairs by length.
     """
     configured = {name: getattr(defaults.config.search, name) for name in ("length_ratio", "length_offset")}
-    missing = [name for name, value in configured.items() if value is None]
+    missing = [name for name, value in configured.items() if value is None]  # not set by the user
     if not missing:
         return
     if lengths is None:
@@ -73,7 +73,10 @@ def _lengths_in_search(lengths: LengthCounts, framing: Framing) -> tuple[Numbers
 
 
 def _offset_for(source: Numbers, target: Numbers, ratio: float) -> int:
-    """Return the smallest offset with which no target length exceeds ⌊`ratio` · source length⌋ + offset."""
+    """Return the smallest offset ≥ 0 with which no target length exceeds ⌊`ratio` · source length⌋ + offset.
+
+    `source` and `target` have the lengths of pairs in tokens.
+    """
     return int((target - np.floor(ratio * source)).max(initial=0))
 
 
@@ -99,7 +102,7 @@ def length_limit(
     if ratio is not None:  # the only slope to try, before it is doubled
         slopes = np.array([ratio / LIMIT_FACTOR])
     elif offset is not None:  # the smallest slope with which 99 % of the targets lie below a line with this constant
-        constant = max(0, offset - EXTRA_TOKENS) / LIMIT_FACTOR
+        constant = max(0, offset - EXTRA_TOKENS) / LIMIT_FACTOR  # before it is doubled and extra tokens are added
         slopes = np.array([max(0.0, _quantile((target - constant) / source, pairs))])
     else:
         slopes = np.linspace(0, _quantile(target / source, pairs), NUM_SLOPES)

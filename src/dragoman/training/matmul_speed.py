@@ -18,11 +18,11 @@ def matmul_flops_per_second(device: torch.device, precision: str, seconds: float
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best, end = 0.0, time.perf_counter() + seconds
     with torch.no_grad():
-        while time.perf_counter() < end or not best:
+        while time.perf_counter() < end or not best:  # at least once
             start = time.perf_counter()
             for _ in range(repeats):
                 a @ b
-            if gpu:
+            if gpu:  # kernels run asynchronously
                 torch.cuda.synchronize(device)
             best = max(best, repeats * 2 * size**3 / max(1e-9, time.perf_counter() - start))
     return best

@@ -32,11 +32,12 @@ MIN_EFFICIENT_TOKENS = {"cpu": 1024, "cuda": 4096}
 def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: bool = False) -> int:
     """Estimate the bytes that the activations of a batch of `tokens` tokens take in training, in float32.
 
-    `spec` has the hyper-parameters of the model. The rough count is 16 vectors of its width per token and sublayer, and
-    three times a chunk of logits. With gradient checkpointing it is three vectors per token and layer, and one layer in
-    full.
+    `spec` has the hyper-parameters of the model. The rough count is 16 vectors of its width per token and sublayer.
+    With gradient checkpointing it is three vectors per token and layer, and 16 per token and sublayer of one layer.
+    Added are three tensors of logits, which are computed for a limited number of tokens at a time.
     """
-    # layers of each stack, and sublayers per layer; recurrent parts, which have `layers`, count for several
+    # for each stack (encoder, decoder): layers, and sublayers per layer; a recurrent part counts once for each of its
+    # `layers`
     stacks = [
         (stack.depth, sum(getattr(part, "layers", 1) for part in stack.block)) for stack in find_specs(spec, Stack)
     ]
@@ -64,7 +65,7 @@ def plan_memory(
     efficient_tokens: int,
     can_checkpoint: bool,
 ) -> MemoryPlan:
-    """Choose the first plan that fits into `free` bytes, or the one that needs least.
+    """Choose the first plan that fits into `free` bytes; if none does, the last one, which needs least.
 
     First a step is divided into batches that are still computed efficiently, which changes nothing else. Then
     gradient checkpointing is tried, and then batches that are as small as possible.
@@ -78,7 +79,10 @@ def plan_memory(
     """
 
     def divisions(smallest: int) -> list[int]:
-        """Return the powers of two into which a step can be divided so that batches have at least `smallest` tokens."""
+        """Return into how many batches of at least `smallest` tokens a step can be divided: 1, 2, 4, ….
+
+        A batch also has at least `min_tokens` tokens, unless the step is not divided.
+        """
         return [2**power for power in range(20) if power == 0 or tokens // 2**power >= max(smallest, min_tokens)]
 
     attempts = [(batches, False) for batches in divisions(efficient_tokens)]
@@ -102,12 +106,12 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
         spec: hyper-parameters of the model.
         device: on which the model is trained, such as "cpu" or "cuda:0".
     """
-    if defaults.batch_is_measured:  # by trial steps with the present gradient checkpointing
+    if defaults.batch_is_measured:  # it fits, by trial steps with the present setting of gradient checkpointing
         defaults.set_quietly({"training.gradient_checkpointing": bool(defaults.config.training.gradient_checkpointing)})
         return
     config, free = defaults.config, free_memory(device)
     tokens, accumulation = config.training.batch_tokens or 0, config.training.gradient_accumulation
-    can_divide = defaults.is_chosen("training.batch_tokens")  # the batch size was not set by the user
+    can_divide = defaults.is_chosen("training.batch_tokens")  # otherwise the user has set the batch size
     # tokens of the smallest batch: one pair of the largest length with BOS and EOS; or the batch size of the user
     min_tokens = 2 * (config.data.max_length + 2) if can_divide else tokens
     requested = config.training.gradient_checkpointing  # by the user; None: to be chosen
@@ -134,8 +138,8 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
     reason = f"{_gib(estimate(tokens, checkpointing=False))} are needed otherwise, {_gib(free)} are free"
     if plan.batches > 1:
         defaults.set_and_report("training.batch_tokens", tokens // plan.batches, reason)
-        reason = f"so that a step has {tokens:,} tokens"
-        defaults.set_and_report("training.gradient_accumulation", accumulation * plan.batches, reason)
+        kept = f"so that a step has {tokens:,} tokens"
+        defaults.set_and_report("training.gradient_accumulation", accumulation * plan.batches, kept)
     if requested is None and plan.gradient_checkpointing:
         defaults.set_and_report("training.gradient_checkpointing", True, reason)
     elif requested is None:
@@ -182,7 +186,7 @@ def available_memory() -> int:
 def _available_on_windows() -> int:
     """Return the bytes of free physical memory, by GlobalMemoryStatusEx of the Windows API."""
     numbers = (ctypes.c_uint64 * 8)()  # MEMORYSTATUSEX: two 32-bit fields, then total and available physical memory …
-    ctypes.cast(numbers, ctypes.POINTER(ctypes.c_uint32))[0] = ctypes.sizeof(numbers)
+    ctypes.cast(numbers, ctypes.POINTER(ctypes.c_uint32))[0] = ctypes.sizeof(numbers)  # dwLength, required by the API
     ctypes.CDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(numbers))
     return int(numbers[2])
 
@@ -193,7 +197,7 @@ def _memory_warning(config: Config, trained_weights: int, needed: int, free: int
     `trained_weights` is the number of weights that are trained, `needed` and `free` are bytes.
     """
     message = f"training needs about {_gib(needed)} of memory, but {_gib(free)} are free"
-    if config.lora.rank or not config.training.start_from:
+    if config.lora.rank or not config.training.start_from:  # LoRA is used already, or has no model to adapt
         return f"{message}: lower data.max_length or training.batch_tokens, or choose a smaller model"
     # LoRA needs hardly any gradients and moments of Adam: 12 bytes less per weight
     needed_by_lora = needed - 12 * trained_weights

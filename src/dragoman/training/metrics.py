@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dragoman.run_files import METRICS_FILE, read_metrics
+from dragoman.run_files import METRICS_FILE, SAMPLES_DIR, read_metrics, sample_files
 from dragoman.storage import os_errors_as_user_errors, write_file
 from dragoman.training.parallel import ProcessGroup
 from dragoman.training.train_step import StepBatches, TrainStep
@@ -43,14 +43,15 @@ class TrainingMeter:
 
     def _reset(self, unlogged: dict[str, float]) -> None:
         """Set all sums since the last record to those of a checkpoint (`unlogged`, by name), or to 0 if it is empty."""
-        # these sums are added up over processes later: only the first process starts with those of the checkpoint
+        # these sums are added up over processes later: only the first process starts with those of the checkpoint;
+        # tokens and skipped steps are counted alike on every process
         initial = unlogged if self.processes.rank == 0 else {}
         loss_sums = [initial.get(name, 0.0) for name in TRAIN_STEP_SUMS]
         self.train_step.loss_sums.copy_(torch.tensor(loss_sums, dtype=self.train_step.loss_sums.dtype))
         self.train_step.skipped_steps.fill_(unlogged.get("skipped", 0.0))
         self.padding, self.batches = initial.get("padding", 0.0), initial.get("batches", 0.0)
         self.tokens, self.learning_rate = unlogged.get("tokens", 0.0), 0.0  # tokens of all processes
-        self.start, self.measured_tokens = time.perf_counter(), 0  # tokens since then, to measure the speed
+        self.start, self.measured_tokens = time.perf_counter(), 0  # their ratio is the speed in tokens per second
 
     def unlogged(self) -> dict[str, float]:
         """Return the sums over all processes since the last record in metrics.jsonl, by name.
@@ -117,9 +118,9 @@ class LossHistory:
 
             median + max(¼ · max(|median|, first − median), 1½ · largest change between adjacent readings)
 
-        of the recent readings. Above it, the loss has risen by more than a quarter of its usual value, and of the
-        progress since the first reading. The rise also exceeds the noise: if corpora are of different difficulty, a
-        reading depends on its batches.
+        of the recent readings, which are means of the training loss over several steps. Above it, the loss has risen by
+        more than a quarter of its usual value, and of the progress since the first reading. The rise also exceeds the
+        noise: if corpora are of different difficulty, a reading depends on its batches.
         """
         if self.first is None or len(self.recent) < MIN_READINGS:
             return float("inf")
@@ -128,7 +129,7 @@ class LossHistory:
         return usual_loss + max(0.25 * max(abs(usual_loss), self.first - usual_loss), 1.5 * largest_change)
 
     def diverged(self, loss: float) -> bool:
-        """Add a reading of the training loss, and return whether training has diverged.
+        """Add a reading of the training loss (its mean over several steps), and return whether training has diverged.
 
         It has after three readings (`HIGH_READINGS`) in a row above `limit()`. Fewer count as normal if a normal one
         follows.
@@ -161,7 +162,8 @@ class MetricsLog:
     def write(self, record: dict[str, Any]) -> None:
         """Append a record to metrics.jsonl, and its numbers to the TensorBoard curves.
 
-        A record has a "kind" (train, valid, averaged or search), a "step", and measurements by name.
+        A record has a "kind" (train, valid, averaged or search; start: a validation before training), a "step", and
+        measurements by name.
         """
         if not self.enabled:
             return
@@ -179,21 +181,28 @@ class MetricsLog:
     def write_samples(self, result: ValidationResult, step: int) -> None:
         """Write the decoded sample sentences of a validation at `step` to samples/STEP.jsonl of the run folder."""
         if self.enabled:
-            with os_errors_as_user_errors(self.folder / "samples"):
-                (self.folder / "samples").mkdir(exist_ok=True)
+            folder = self.folder / SAMPLES_DIR
+            with os_errors_as_user_errors(folder):
+                folder.mkdir(exist_ok=True)
             lines = (json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in result.samples)
-            write_file(self.folder / "samples" / f"{step:06d}.jsonl", "".join(lines))
+            write_file(folder / f"{step:06d}.jsonl", "".join(lines))
 
     def truncate_after(self, step: int) -> None:
-        """Remove the records after `step`, from which training is resumed, from metrics.jsonl.
+        """Remove records of metrics.jsonl, and samples, after `step`, from which training is resumed.
 
-        So are the records "averaged" and "search" of the end of training, which will be repeated.
+        The records "averaged" and "search" of the end of training, which will be repeated, are removed, too.
         """
-        records = read_metrics(self.folder) if self.enabled else []
+        if not self.enabled:
+            return
+        records = read_metrics(self.folder)
         remaining = [r for r in records if r["step"] <= step and r["kind"] not in ("averaged", "search")]
         text = "".join(json.dumps(record) + "\n" for record in remaining)
         if records and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
             write_file(self.folder / METRICS_FILE, text)
+        for sampled_step, path in sample_files(self.folder).items():
+            if sampled_step > step:
+                with os_errors_as_user_errors(path):
+                    path.unlink()
 
     def last_record(self, kind: str, step: int) -> dict[str, Any]:
         """Return the last record of a kind (train, valid, averaged) at a step in metrics.jsonl; empty without one."""

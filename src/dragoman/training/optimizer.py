@@ -103,11 +103,12 @@ class Adafactor(torch.optim.Optimizer):
 
         The gradient of a matrix is divided by the root of its second moment, which is the product of row and column
         means of the squared gradients; for a vector, all squares are averaged. Then the update is clipped, and scaled
-        by the learning rate and the root mean square of the weight.
+        by the learning rate and the root mean square of the weight. With a `momentum` above 0, the weight changes by
+        the moving average of these updates.
         """
         state = self.state[weight]
         state["step"] += ~skip
-        beta = 1 - state["step"].clamp(min=1).pow(-ADAFACTOR_DECAY).to(weight.dtype)
+        beta = 1 - state["step"].clamp(min=1).pow(-ADAFACTOR_DECAY).to(weight.dtype)  # 0 only in skipped first steps
         gradient = torch.where(skip, 0.0, weight.grad)  # type: ignore[arg-type]
         squares = gradient.square() + ADAFACTOR_GRADIENT_EPSILON
 
@@ -185,7 +186,7 @@ class Muon(torch.optim.Optimizer):
         hidden: Group = {"params": list(matrices), "momentum": momentum}
         defaults = {"lr": 0.0, "weight_decay": weight_decay, "betas": betas, "eps": eps}
         super().__init__([group for group in (hidden, *others) if group["params"]], defaults)
-        self.found_inf = torch.zeros((), device=self.param_groups[0]["params"][0].device)
+        self.found_inf = torch.zeros((), device=self.param_groups[0]["params"][0].device)  # 1: skip the step
         _create_state(self, lambda w: _zeros("momentum_buffer", weight=w) if w in self.block_rows else _adam_state(w))
 
     @torch.no_grad()
@@ -262,10 +263,10 @@ def _build_adam(
     The learning rate is set before every step. A group has its own "weight_decay", or else none. On a GPU the step can
     be captured in a CUDA graph.
     """
-    capturable = groups[0]["params"][0].is_cuda
+    capturable = groups[0]["params"][0].is_cuda  # in a CUDA graph
     betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
     optimizer = optimizer_class(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
-    optimizer._warned_capturable_if_run_uncaptured = True  # the first steps run eagerly
+    optimizer._warned_capturable_if_run_uncaptured = True  # no warning that the first steps run without a CUDA graph
     return _create_state(optimizer, _adam_state)
 
 
@@ -306,7 +307,7 @@ def adadelta(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
 def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Build Muon (Jordan et al. 2024; Liu et al. 2025) for hidden matrices, with AdamW for all other weights."""
     # the hidden matrices, each with the numbers of rows of its blocks, such as the gates of an LSTM
-    matrices = {weight: rows for weight, rows in hidden_matrices(model).items() if weight.requires_grad}
+    matrices = {weight: rows for weight, rows in hidden_matrices(model).items() if weight.requires_grad}  # not frozen
     others = [weight for weight in trained_parameters(model) if weight not in matrices]
     return Muon(
         matrices,

@@ -70,7 +70,7 @@ class ProcessGroup:
             dist.destroy_process_group()
 
     def assign_device(self, device: torch.device) -> torch.device:
-        """Return the device of this process: `device` itself, or with several processes the GPU `local_rank`."""
+        """Return the device of this process: `device` itself, or the GPU `local_rank` if several processes use GPUs."""
         if self.world_size == 1 or device.type != "cuda":
             return device
         if self.local_rank >= torch.cuda.device_count():
@@ -126,15 +126,15 @@ class ProcessGroup:
     def wait_for_all(self, function: Callable[[], None]) -> None:
         """Call a function on every process, and wait until all have returned from it, however long it takes."""
         function()
-        if self.world_size > 1:
+        if self.world_size > 1:  # a new group, because the timeout of the default one is only ten minutes
             dist.barrier(dist.new_group(backend="gloo", timeout=LONG_TIMEOUT))
 
 
 def accumulate_for_processes(config: Config, num_processes: int) -> tuple[Config, list[str]]:
-    """Raise `training.gradient_accumulation`, the batches per step of all processes together, to their number.
+    """Set `training.gradient_accumulation`, the batches per step of all processes together, to at least their number.
 
-    Returns the configuration of the new run, and the change as a list of one line of text to print; empty if nothing
-    was changed.
+    Each process then has a batch in every step. Returns the configuration of the new run, and the change as a list of
+    one line of text to print; empty if nothing was changed.
     """
     if config.training.gradient_accumulation >= num_processes:
         return config, []

@@ -48,7 +48,7 @@ from dragoman.training.language_pairs import CorpusLanguages, resolve_languages
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.memory_plan import estimate_activations
 from dragoman.training.preparation_cache import PreparationCache
-from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
+from dragoman.training.run_tokenizers import make_tokenizers, with_usual_tokens_per_character
 from dragoman.training.store_writer import StoreWriter
 from dragoman.training.system_choice import choose_system, labelling_system
 from dragoman.training.trainable_weights import ParameterCounts, count_trained
@@ -131,7 +131,7 @@ class PreparedRun:
     examples: list[PretrainingExample]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings, the numbers of parameters and the preflight report on the data as JSON values."""
+        """Return all settings, the numbers of parameters, and what `report` returns ("preflight"), as JSON values."""
         counts = {"parameters": self.parameters.total, "trained_parameters": self.parameters.trained}
         return {"settings": asdict(self.config), **counts, "preflight": self.report()}
 
@@ -182,11 +182,17 @@ def prepare_run(
         write_tokenizers(partial, *vocabulary.tokenizers)
         stored = _store_text(surveyed, vocabulary, defaults.config.data, folder / "data", partial / "data", log, cache)
         choose_system(
-            *(defaults, config, request.data_format, vocabulary.tokenizers, vocabulary.sizes),
-            *(surveyed.survey.profile, stored.train),
+            defaults,
+            user_config=config,
+            data_format=request.data_format,
+            tokenizers=vocabulary.tokenizers,
+            sizes=vocabulary.sizes,
+            profile=surveyed.survey.profile,
+            store=stored.train,
         )
-        is_open = config.system.name is None and config.objective.name is None and request.parent is None
-        if is_open and (suggestion := labelling_system(surveyed.survey.profile)):
+        # the user has named neither a system nor an objective, nor a model to start from
+        is_task_open = config.system.name is None and config.objective.name is None and request.parent is None
+        if is_task_open and (suggestion := labelling_system(surveyed.survey.profile)):
             log(f"hint: {suggestion}")
         _choose_settings(
             request, defaults, vocabulary.sizes, stored, vocabulary.languages.framing, partial, custom_parts, log
@@ -198,7 +204,7 @@ def prepare_run(
         parameters = count_trained(spec, resolved, new_weights)
         memory = _estimate_memory(spec, resolved, parameters)
         report = replace(stored.report, memory=memory, text=surveyed.survey.profile, cleaning=surveyed.cleaning)
-        preflight = with_fertility(report, resolved, tokenizers, request.parent)
+        preflight = with_usual_tokens_per_character(report, resolved, tokenizers, request.parent)
         prepared = PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
         (partial / CONFIG_FILE).write_text(to_yaml(_with_absolute_paths(resolved)), encoding="utf-8")
         write_model_file(partial, resolved.system.name or "", spec, vocabulary.languages.framing)
@@ -251,6 +257,7 @@ def _make_vocabulary(surveyed: SurveyedText, defaults: Defaults, log: Log, cache
         request, defaults, surveyed.training_pairs, survey, surveyed.validation, log, cache
     )
     choose_copy_untranslatable(defaults, data_format, survey.copying)
+    # `features` are the ids of symbols for features of sources, such as "PST"
     sizes = VocabularySizes(
         source=source.vocab_size, target=target.vocab_size, joint=source is target, features=source.features.id_range
     )
@@ -303,10 +310,12 @@ def _store_text(
         stores = StoreWriter(
             folder, config, request.data_format, vocabulary.tokenizers, vocabulary.languages, surveyed.parallel, log
         )
-        pairs = surveyed.survey.pairs
-        _, inspection = stores.write_train(request.train, surveyed.split, pairs, request.valid, request.test)
+        _, inspection = stores.write_train(
+            request.train, surveyed.split, total=surveyed.survey.pairs, valid=request.valid, test=request.test
+        )
         report = inspection.report()
-        if report.pairs >= MIN_DIFFERENT_PAIRS and report.duplicates == report.pairs - 1:
+        all_equal = report.duplicates == report.pairs - 1  # all pairs repeat the first one
+        if report.pairs >= MIN_DIFFERENT_PAIRS and all_equal:
             raise UserError(
                 f"{request.train[0].source} consists of {report.pairs:,} equal {request.data_format.item_name}, from "
                 "which nothing can be learned: give different ones"
@@ -333,9 +342,10 @@ def _check_and_choose_search(
 ) -> list[PretrainingExample]:
     """Choose the length limit of the search and the selection metric, and check that the longest pair fits the model.
 
-    Both settings are set in `defaults`. `spec` has the hyper-parameters of the model, `stored` the tokenized text.
-    Returns examples of inputs and labels that a pretraining objective makes of the text, for the report; other
-    objectives have none.
+    Both settings are set in `defaults`. `spec` has the hyper-parameters of the model, `stored` the tokenized text, and
+    `vocabulary` the tokenizers and the special tokens around their text. A user who has set BPE dropout is told if the
+    objective does not support it. Returns examples of inputs and labels that a pretraining objective makes of the text,
+    for the report; other objectives have none.
     """
     config, data_format, framing = defaults.config, request.data_format, vocabulary.framing
     training, train, valid = config.training, stored.train, stored.valid
@@ -349,13 +359,14 @@ def _check_and_choose_search(
     lengths = train.length_counts()
     translates = data_format.is_translation or data_format.source_is_features
     choose_length_limit(defaults, lengths if translates else None, framing, valid.length_counts())
-    indices = evenly_spaced(len(valid), (training.validation_sentences or 0) if objective.generates else 0)
+    num_decoded = (training.validation_sentences or 0) if objective.generates else 0  # at each validation
+    indices = evenly_spaced(len(valid), num_decoded)
     references = decode_references(valid, target_tokenizer, indices)
     choose_selection_metric(defaults, references, decode_sources(valid, source_tokenizer, indices))
     longest_row = int(objective.row_length(lengths.source, lengths.target).max())
     longest_target = int(lengths.target.max()) + len(framing.target_prefix)
     resolve.check_position_limit(task.model, longest_row, int(lengths.source.max()), longest_target)
-    if dropout and objective.subword_samplers == (None, None):
+    if dropout and objective.subword_samplers == (None, None):  # samplers segment source and target by BPE dropout
         log(f"text.bpe_dropout has no effect: the objective {config.objective.name} does not support it")
     return pretraining_examples(objective, train, training.seed)
 
@@ -380,13 +391,13 @@ def _choose_validation_pairs(
     """
     if request.valid:
         counts = CorpusCounts()
-        # also finds errors before anything is written
+        # reads all chunks, to find errors before anything is written, but counts only some of a large corpus
         for number, chunk in enumerate(request.data_format.chunks(request.data_format.read(request.valid))):
             if is_profiled(number):
                 counts.merge(count_chunk(chunk))
         return None, counts
     split = survey.holdout.choose()
-    if not split.pairs:
+    if not split.pairs:  # nothing can be held out
         file, items = request.train[0].source, request.data_format.item_name  # such as "pairs"
         if survey.pairs == 1 and cleaning is not None and cleaning.removed:
             problem = f"has a single one of its {cleaning.pairs_read:,} {items} left after cleaning: "
@@ -482,7 +493,7 @@ def _choose_settings(
         return request.build_spec(open_settings.config, sizes)
 
     if defaults.config.training.auto_batch_size:
-        defaults.set_quietly({"training.auto_batch_size": False})
+        defaults.set_quietly({"training.auto_batch_size": False})  # the run is saved with the size that is found
         trial = Defaults(defaults.config)
         spec = choose(trial)
         write_model_file(folder, trial.config.system.name or "", spec, framing)

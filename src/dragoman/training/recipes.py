@@ -53,9 +53,10 @@ class Recipe:
     def peak_learning_rate(self, dim: int, warmup: int, size: str | None, warm_start: bool) -> tuple[float, str]:
         """Return the peak learning rate for a model of width `dim`, and the reason for it as text.
 
-        If the recipe has a `rate`, it is `rate` / dim, or less if training starts from a trained model (`warm_start`).
-        Otherwise it is the paper's: the peak of its inverse-square-root ("noam") schedule after `warmup` steps, or a
-        constant that may depend on the model `size`, such as "base".
+        If the recipe has a `rate`, it is `rate` / dim; if training starts from a trained model (`warm_start`), it is
+        `warm_start_rate` / dim, by default half as much. Otherwise it is the paper's: the peak of its
+        inverse-square-root ("noam") schedule after `warmup` steps, or a constant that may depend on the model `size`,
+        such as "base".
         """
         if self.rate is not None:
             rate = self.rate
@@ -100,7 +101,10 @@ def get_recipe(name: str, system: System | None) -> Recipe:
 
 
 def textbook(system: System | None) -> Recipe:
-    """Return the recipe of the system's paper, or of the Transformer's for an imported model (`system` None)."""
+    """Return the recipe of the system's paper, or of the Transformer's for an imported model (`system` None).
+
+    A recipe is a set of defaults for training and system.
+    """
     paper = system.paper_training if system else TRANSFORMER_TRAINING
     computed = ("learning_rate", "warmup_steps")  # by methods of the recipe, from model and length of the training
     training = {name: value for name, value in paper.training_settings.items() if name not in computed}
@@ -112,7 +116,7 @@ def textbook(system: System | None) -> Recipe:
 def modern(system: System | None) -> Recipe:
     """Return the recipe with Muon, a cosine schedule, and settings of the system that are better than the paper's.
 
-    `system` is None for an imported model.
+    A recipe is a set of defaults for training and system. `system` is None for an imported model.
     """
     settings = dict(system.tuned_settings) | dict(system.modern_settings) if system else {}
     training = {"optimizer": "muon", "schedule": "cosine"}
@@ -132,7 +136,8 @@ def fine_tuning(system: System | None) -> Recipe:
 def low_rank_adaptation(system: System | None) -> Recipe:
     """Return the recipe of LoRA: `plain` with a learning rate for low-rank updates of frozen matrices.
 
-    `system` is None for an imported model.
+    Its reason, which is shown to the user, says why AdamW is used instead of Muon. `system` is None for an imported
+    model.
     """
     reason = "LoRA's updates are products of two factors, whose elements AdamW scales one by one"
     return replace(get_recipe("plain", system), reason=reason, warm_start_rate=LORA_RATE)

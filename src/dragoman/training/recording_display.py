@@ -28,7 +28,7 @@ class RecordingDisplay(Display):
         super().__init__()
         self.inner, self.folder = inner, folder
         self.status: dict[str, Any] = {"state": "training", "pid": os.getpid(), "host": socket.gethostname(), "step": 0}
-        self.written_at = 0.0  # by the monotonic clock
+        self.written_at = 0.0  # when status.json was written last, by the monotonic clock
 
     def __enter__(self) -> Self:
         """Start the inner display."""
@@ -74,7 +74,10 @@ class RecordingDisplay(Display):
         self._update(step=step, **({"best_step": step} if best else {}))
 
     def finish(self, state: str, reason: str, step: int | None = None) -> None:
-        """Record how the training ended: `state` is finished, interrupted or failed; `step` None keeps the last one."""
+        """Record how and why the training ended.
+
+        `state` is finished, interrupted or failed, `reason` a text for the user; `step` None keeps the last one.
+        """
         self._update(state=state, reason=reason, seconds_left=None, **({} if step is None else {"step": step}))
 
     def _update(self, **changes: Any) -> None:

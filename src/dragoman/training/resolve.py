@@ -57,7 +57,7 @@ class RunRequest:
 
     @property
     def text_key(self) -> tuple[Any, ...]:
-        """All settings that decide which text is read: preparations with equal ones share their results."""
+        """All settings that decide which text is read: preparations with an equal key share what they compute of it."""
         return self.config.data, self.config.cleaning, self.config.features, self.data_format.key
 
     def build_spec(self, config: Config, vocabulary: VocabularySizes) -> ModelSpec:
@@ -87,7 +87,7 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     device = str(select_device(config.training.device))
     if not config.data.source:
         raise UserError("no training text: give --source and --target (or --source alone for a file with both sides)")
-    if parent and config.features == FeatureConfig():
+    if parent and config.features == FeatureConfig():  # the user has set nothing about image and sound files
         config = replace(config, features=parent.config.features)
     config = resolve_features_column(config)
     train, valid, test = (make_corpora(config, prefix) for prefix in ("", "valid_", "test_"))
@@ -110,7 +110,7 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     data_format = content if content.source_is_features else data_format
     data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
     check_trained_weights(config, spec)
-    if parent_spec and parent and not config.text.add_language:
+    if parent_spec and parent and not config.text.add_language:  # a language to be added is still unknown to the model
         resolve_languages(config.data, parent.framing, train, valid)  # an error before the text is read
     check_tags(config.data.corpus_tags, data_format, parent)
     check_feature_symbols(train[0], data_format, parent)
@@ -143,13 +143,15 @@ def make_corpora(config: Config, prefix: str = "") -> list[Corpus]:
 def resolve_features_column(config: Config) -> Config:
     """Set `data.features_column`, the column with feature symbols of sources, if the first training file has one.
 
-    If it is the second column, the target is the third one. What the user has set stays.
+    Feature symbols are attributes such as "V;PST". If they are in the second column, where the target usually is,
+    `data.target_column` is set to the third one. What the user has set stays.
     """
     if config.data.features_column is not None or config.data.source_features or not config.data.source:
         return config
     corpus = make_corpora(config)[0]
     if corpus.has_features:  # vectors
         return config
+    # {"features_column": …}, with "target_column" if needed; empty if no column looks like features
     columns = corpus.file_format.find_features(corpus, config.data.feature_separator)
     return replace_settings(config, {f"data.{name}": column for name, column in columns.items()})
 
@@ -174,9 +176,10 @@ def check_feature_symbols(corpus: Corpus, data_format: DataFormat, parent: Paren
 
 
 def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) -> None:
-    """Raise a UserError unless there are as many sampling weights and tags as training corpora.
+    """Raise a UserError unless there are as many sampling weights and tags as training corpora, or none.
 
-    A tag is a symbol before the sources of a corpus. Validation corpora need one of the training corpora's tags each.
+    A tag is a symbol before the sources of a corpus. If there are tags, each validation corpus needs one of those of
+    the training corpora.
     """
     for name in ("sampling_weights", "corpus_tags"):
         values = getattr(config, name)
@@ -215,7 +218,7 @@ def check_tags(tags: Sequence[str], data_format: DataFormat, parent: ParentRun |
 
 
 def validation_tags(config: DataConfig) -> tuple[str, ...]:
-    """Return the tags of the validation corpora: their own, or those of the training corpora."""
+    """Return the tags (symbols before the sources) of the validation corpora: their own, or those of training."""
     return config.valid_corpus_tags or config.corpus_tags
 
 
@@ -241,7 +244,10 @@ def resolve_system(config: Config, parent: ParentRun | None) -> Config:
 
 
 def resolve_normalization(config: Config, parent: ParentRun | None) -> Config:
-    """Set the settings of text normalization that are None: as in the run to start from, or only white space."""
+    """Set the settings of text normalization that are None: as in the run to start from (`parent`), or the defaults.
+
+    By default only white space is normalized.
+    """
     defaults = {"normalize_whitespace": True, "unicode_normalization": "none", "lowercase": False}
     values = {}
     for name, default in defaults.items():
@@ -270,7 +276,7 @@ def languages_to_identify(config: Config, train: list[Corpus]) -> tuple[str, str
             "cleaning.identify_language needs the package lingua: install it with pip install 'dragoman[langid]'"
         )
     source, target = _languages(config, train)
-    if not source or not (target or not train[0].target):
+    if not source or (train[0].target and not target):
         raise UserError(
             "cleaning.identify_language must know the languages of source and target: name them with --from and --to, "
             "by their codes of two letters"
@@ -281,13 +287,13 @@ def languages_to_identify(config: Config, train: list[Corpus]) -> tuple[str, str
 def _languages(config: Config, train: list[Corpus]) -> tuple[str, str]:
     """Return codes of the languages of source and target: those of the settings, or the extensions of the first files.
 
-    A code that language identification does not know is replaced by an empty one.
+    A code without its region ("de" for de-AT) is enough; one that language identification does not know becomes "".
     """
 
     def language_code(language: str, file: Path | None) -> str:
         """Return the code of a language ("de" for de-AT), by default the extension of a file, such as train.de.gz."""
         extension = file_extension(file.name) if file else ""
-        code = (language or extension).lower().replace("_", "-").partition("-")[0]
+        code = (language or extension).lower().replace("_", "-").partition("-")[0]  # without the region
         return code if can_identify() and code in known_languages() else ""
 
     return (
@@ -302,9 +308,9 @@ def resolve_features(config: Config, corpus: Corpus) -> Config:
     Set the dimension of the vectors as in the corpus, and larger limits of source lengths; what the user has set stays.
     """
     values: dict[str, Any] = {}
-    if config.data.max_length == DataConfig.max_length:
+    if config.data.max_length == DataConfig.max_length:  # still the default for text
         values["data.max_length"] = MAX_FEATURE_VECTORS
-    if config.search.max_source_length == SearchDefaults.max_source_length:
+    if config.search.max_source_length == SearchDefaults.max_source_length:  # still the default for text
         values["search.max_source_length"] = MAX_FEATURE_VECTORS
     if "feature_dim" in get_system(config.system.name or "").settings() and "feature_dim" not in config.system.settings:
         values["system.settings.feature_dim"] = data.feature_dim(corpus)
@@ -405,6 +411,7 @@ def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: 
     model = cached_meta_model(spec)
     if model.is_decoder_only and not vocabulary.joint:
         raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
+    # a classifier whose output layer (of width `vocab_size`) has only its labels, but the new targets are tokens
     if model.num_labels and not data_format.target_is_labels and model.vocab_size < vocabulary.source:
         raise UserError(
             "the model of --start-from predicts labels and cannot predict tokens: name a --system with another output "
@@ -428,7 +435,7 @@ def check_position_limit(model: Model, longest_row: int, longest_source: int, lo
     for longest, unit, limit in limits:
         if limit is not None and longest > limit:
             raise UserError(
-                f"the longest sequence has {longest:,} {unit}, but the system has only learned positions for "
+                f"the longest sequence has {longest:,} {unit}, but the system has learned positions for at most "
                 f"{limit:,}: lower data.max_length, or raise system.settings.max_positions"
             )
 
@@ -436,12 +443,12 @@ def check_position_limit(model: Model, longest_row: int, longest_source: int, lo
 def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
     """Return the framing of a new model: the special tokens around source and target, and those never generated.
 
-    `spec` has the hyper-parameters of the model, `target` is the target tokenizer. Tags and features of sources are not
-    generated.
+    `spec` has the hyper-parameters of the model, `target` is the target tokenizer. Also never generated are corpus tags
+    and feature symbols, which only precede sources, and the sentinels that stand for masked spans.
     """
     framing, model = spec.default_framing, cached_meta_model(spec)
     if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())
-    sentinels = range(target.vocab_size, model.vocab_size)  # tokens for masked spans, beyond the tokenizer's
+    sentinels = range(target.vocab_size, model.vocab_size)  # ids of the model beyond those of the tokenizer
     suppressed = (*framing.suppressed, *target.source_prefix_ids, *sentinels)
     return replace(framing, suppressed=suppressed)

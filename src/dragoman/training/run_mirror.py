@@ -95,7 +95,10 @@ class RunMirror:
         )
 
     def synchronize(self) -> None:
-        """Publish the run if its last checkpoint is later than that of the copy; otherwise fetch the copy."""
+        """Publish the run if there is no copy or its last checkpoint is later; otherwise fetch the copy.
+
+        A UserError is raised if neither the folder nor the copy holds a run.
+        """
         remote = self.manifest()
         if remote is None and not is_run_folder(self.folder):
             raise UserError(f"neither {self.folder} nor {self.location} holds a run: train a new one without --resume")
@@ -115,7 +118,7 @@ class RunMirror:
         with self._storage_errors():
             self.storage.create(OBJECT_FOLDER)
             old_digests = {file.digest for file in old.files.values()} if old else set()
-            # in its first call it also looks for what an interrupted process has copied, which no manifest names
+            # the first call also looks for objects that an interrupted process has copied, but not named in a manifest
             uploaded = set() if self.published else set(self.storage.names(OBJECT_FOLDER))
             present = old_digests | uploaded
             missing = {file.digest: name for name, file in new.files.items() if file.digest not in present}
@@ -129,7 +132,8 @@ class RunMirror:
     def fetch(self) -> None:
         """Make the run folder equal to the copy; files that are equal already are not copied again.
 
-        Several processes of a machine may call it at the same time.
+        A missing folder is created; one that exists, but holds no run or another one, is a UserError. Several processes
+        of a machine may call it at the same time.
         """
         if not (is_run_folder(self.folder) or (self.folder / LOCK_FILE).exists()):  # an interrupted fetch has the lock
             check_new_folder(self.folder)
@@ -143,7 +147,7 @@ class RunMirror:
             if is_run_folder(self.folder):
                 self._check_same_run(local, manifest)
             missing = [name for name, file in manifest.files.items() if local.files.get(name) != file]
-            # the files whose presence says that a checkpoint or the run is complete come last
+            # the manifests of checkpoints and the model file come last: their presence says that the rest is complete
             completing = [name for name in missing if Path(name).name in (checkpoint.MANIFEST_FILE, MODEL_FILE)]
             # Of files with equal content only one is copied in parallel, and the others after it: the file system of
             # fsspec in memory has one position for all readers of a file.
@@ -155,7 +159,7 @@ class RunMirror:
                     self._download((name, manifest.files[name]))
             for link, name in manifest.links.items():
                 replace_symlink(self.folder / CHECKPOINT_DIR / link, name)
-            # remove checkpoints that the copy does not have
+            # remove checkpoints that the copy does not have; `kept` are names such as 002000
             kept = {Path(name).parts[1] for name in manifest.files if name.startswith(f"{CHECKPOINT_DIR}/")}
             for path in (self.folder / CHECKPOINT_DIR).glob("[!.]*"):
                 if path.is_dir() and path.name not in {*kept, *LINKS}:
@@ -225,7 +229,7 @@ class RunMirror:
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
-        """Turn errors of the storage into a UserError."""
+        """Turn OSErrors of the storage that holds the copy, such as S3, into a UserError that names its address."""
         try:
             yield
         except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from dragoman.config import Config, TextConfig
 from dragoman.data import DataFormat, Preflight, SentencePair
 from dragoman.data.corpus_passes import CorpusSurvey, Log
-from dragoman.data.preflight import load_preflight, training_fertility
+from dragoman.data.preflight import load_preflight, usual_tokens_per_character
 from dragoman.data.text_profile import CorpusCounts
 from dragoman.errors import UserError
 from dragoman.models import cached_meta_model
@@ -84,19 +84,20 @@ def make_tokenizers(
             """Learn the tokenizers of source and target."""
             kinds = " and ".join(dict.fromkeys(kind or "" for kind in text.tokenizers))
             log(f"learning a vocabulary of {kinds} tokens from {survey.pairs:,} {data_format.item_name}")
-            interval = -(-survey.pairs // max_learning_pairs(survey.profile))  # rounded up
+            # every n-th pair if there are more than needed; the division is rounded up
+            interval = -(-survey.pairs // max_learning_pairs(survey.profile))
             return _learn_tokenizers(text, limits, data_format, lambda: islice(pairs(), 0, None, interval), log)
 
         tokenizers = cache.compute_once(
             learn,
             "tokenizers",
-            replace(text, bpe_dropout=None),
+            replace(text, bpe_dropout=None),  # settings that tokenizers depend on: without dropout, used in training
             *request.text_key,
         )
         report_vocab_sizes(defaults, limits, tokenizers)
         tokenizers = _distinguish_unknown_words(defaults, tokenizers)
-    if data_format.target_is_labels:
-        labels = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, LABEL_VOCAB_SIZE)
+    if data_format.target_is_labels:  # a tokenizer with one token for each label, which replaces that of the target
+        labels = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, size=LABEL_VOCAB_SIZE)
         tokenizers = (tokenizers[0], labels)
     if any(request.config.data.corpus_tags) and not parent:
         source, target = tokenizers
@@ -137,6 +138,7 @@ def _distinguish_unknown_words(
     """
     count = defaults.config.text.unknown_word_tokens
     source, target = tokenizers
+    # both are of a type in which words outside the vocabulary cannot be spelled by other tokens
     has_unknown_words = source.type.has_unknown_words and target.type.has_unknown_words
     if count is None and has_unknown_words and defaults.config.system.settings.get("copying"):
         reason = "a hash gives unknown words one of these tokens, by which they are copied from the source"
@@ -152,26 +154,28 @@ def _distinguish_unknown_words(
     return extended, extended if target is source else target.with_unknown_words(count)
 
 
-def with_fertility(
+def with_usual_tokens_per_character(
     preflight: Preflight, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], parent: ParentRun | None
 ) -> Preflight:
-    """Add to a preflight report the fertility (tokens per word) on the text that the tokenizers were learned from.
+    """Add to a preflight report the tokens per character of the text that the tokenizers were learned from.
 
-    The report can then compare both texts. It is returned unchanged if the tokenizers were learned from text of this
-    run; they are those of the run `parent`, or of `text.tokenizer_from`, otherwise. The fertility is None if unknown.
+    The report can then compare that text with the text of this run. It is returned unchanged if the tokenizers were
+    learned from this run's text, and not taken from the run `parent` or `text.tokenizer_from`, and for tokenizers of
+    single characters or bytes. The number of a side is None if it is unknown.
     """
     folder = parent.folder if parent else Path(config.text.tokenizer_from) if config.text.tokenizer_from else None
     if folder is None or not tokenizers[0].has_marked_words:
         return preflight
-    fertility: tuple[float | None, float | None] = None, None
+    usual: tuple[float | None, float | None] = None, None
     try:
         source, target = read_tokenizers(folder)
-        fertility = training_fertility(load_preflight(folder), source is target)
+        usual = usual_tokens_per_character(load_preflight(folder), joint=source is target)
     except (OSError, ValueError, KeyError, TypeError, UserError):
         pass  # an imported run, or a tokenizer file: there is no report on its training text
-    if tokenizers[1].kind == LABEL_TYPE:  # targets are labels
-        fertility = fertility[0], None
-    return replace(preflight, fertility=fertility, learned=False)  # tokenizers were not learned from this corpus
+    if tokenizers[1].kind == LABEL_TYPE:  # targets are labels, whose tokens were learned from this run's text
+        usual = usual[0], None
+    # `learned`: whether the tokenizers were learned from this corpus
+    return replace(preflight, usual_tokens_per_character=usual, learned=False)
 
 
 def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
@@ -179,7 +183,7 @@ def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
 
     Raises a UserError if `text` sets anything that would change the parent's tokenizers.
     """
-    default = TextConfig()
+    default = TextConfig()  # a setting with its default value has not been set
     if any(getattr(text, name) not in (getattr(default, name), getattr(parent, name)) for name in TOKENIZER_SETTINGS):
         raise UserError(
             "--start-from keeps the tokenizers of that run: leave out "
@@ -203,7 +207,7 @@ def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, To
     """Open the source and target tokenizers of a run folder, a SentencePiece or a Hugging Face file.
 
     If the sources are feature vectors or the targets labels, as `data_format` says, this side gets the tokenizer of the
-    other one.
+    other one. A UserError is raised if monolingual text would get two different tokenizers, or text one of labels.
     """
     if is_run_folder(path):
         source, target = read_tokenizers(path)
@@ -234,12 +238,12 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
     Raise a UserError if the user has set one of these settings to another value.
     """
     source, target = tokenizers
-    default = TextConfig()
+    default = TextConfig()  # a setting with its default value has not been set
     properties = {
         "tokenizer": target.kind if source.kind == target.kind else None,
         "source_tokenizer": source.kind,
         "target_tokenizer": target.kind,
-        "vocab_size": None,
+        "vocab_size": None,  # this and the next one concern only learning
         "compression_ratio": None,
         "shared_vocabulary": source is target,
         "space_marker": target.marker,
@@ -287,7 +291,7 @@ def _learn_tokenizers(
         )
 
     (source_kind, target_kind), (source_limit, target_limit) = text.tokenizers, limits
-    if text.shared_vocabulary or not data_format.is_translation:
+    if text.shared_vocabulary or not data_format.is_translation:  # one tokenizer, from the sides that are text
         use_source, use_target = not data_format.source_is_features, not data_format.target_is_labels
         shared = learn(source_kind, source_limit, use_source, use_target)
         return shared, shared

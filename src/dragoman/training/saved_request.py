@@ -16,11 +16,13 @@ from dragoman.storage import write_file
 def save_or_check_request(path: Path, request: dict[str, Any], kind: str, changeable: Collection[str] = ()) -> bool:
     """Save the settings that all runs of a folder share, or raise a UserError if `path` has other ones.
 
+    Different values of the keys in `changeable` are no error: they are saved.
+
     Args:
         path: JSON file in the folder of the runs.
         request: the settings, as nested dicts.
         kind: what the folder contains, for the message, such as "comparison".
-        changeable: keys of `request` whose values may differ from the saved ones, which they then replace.
+        changeable: top-level keys of `request` whose values may differ from the saved ones.
 
     Returns:
         Whether anything differs from what was saved, or nothing was saved before.
@@ -33,7 +35,7 @@ def save_or_check_request(path: Path, request: dict[str, Any], kind: str, change
     before, now = flatten_settings(saved), flatten_settings(request)  # by dotted names
     different = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     for name in different:
-        if name.split(".")[0] not in changeable:
+        if name.split(".")[0] not in changeable:  # the top-level key
             old_value, new_value = before.get(name), now.get(name)
             raise UserError(
                 f"{path.parent} has a {kind} with {name}={old_value}, but now {name}={new_value} is given: "

@@ -18,10 +18,10 @@ SCHEDULES_WITH_END = ("cosine", "linear", "stable")
 
 
 @dataclass(frozen=True)
-class ScheduleHorizon:
-    """The length of a training, as far as it is known."""
+class ScheduleInputs:
+    """What a learning-rate schedule depends on besides settings and step, above all the length of the training."""
 
-    steps: int | None = None  # to the end
+    total_steps: int | None = None  # at the end of the training; None if unknown
     steps_per_epoch: int | None = None
     reductions: int = 0  # of the learning rate by the schedule `plateau`
     time_used: float | None = None  # fraction of the time budget
@@ -37,18 +37,19 @@ class SchedulePoint:
         fraction_used: used fraction of the training budget; None if it is unknown when training ends.
     """
 
-    def __init__(self, config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> None:
+    def __init__(self, config: TrainingConfig, step: int, inputs: ScheduleInputs) -> None:
         """Locate a step (counted from 1) within the warmup, the epochs and the budget of a training.
 
-        `horizon` is what is known about the length of the training. The warmup takes `warmup_steps`, but at most a
-        tenth of a time budget if the user has not set it (`horizon.limits_warmup`).
+        `inputs` has what is known about the length of the training. The warmup takes `warmup_steps`, but at most a
+        tenth of a time budget if the user has not set it (`inputs.limits_warmup`).
         """
-        self.config, self.horizon = config, horizon
-        self.warmup_progress = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)  # 1 where it ends
-        if horizon.limits_warmup and horizon.time_used is not None:
-            self.warmup_progress = max(self.warmup_progress, horizon.time_used / MAX_WARMUP_TIME)
-        self.epochs = None if horizon.steps_per_epoch is None else (step - 1) / horizon.steps_per_epoch
-        self.fraction_used = fraction_used(config, step, horizon)
+        self.config, self.inputs = config, inputs
+        steps_after_start = step - schedule_start(config)  # the schedule restarts where a finished run was extended
+        self.warmup_progress = steps_after_start / warmup_steps(config, inputs.total_steps)  # 1 where the warmup ends
+        if inputs.limits_warmup and inputs.time_used is not None:
+            self.warmup_progress = max(self.warmup_progress, inputs.time_used / MAX_WARMUP_TIME)
+        self.epochs = None if inputs.steps_per_epoch is None else (step - 1) / inputs.steps_per_epoch
+        self.fraction_used = fraction_used(config, step, inputs)
 
     @property
     def used(self) -> float:
@@ -62,16 +63,19 @@ class SchedulePoint:
 
     @property
     def warmup_end(self) -> float:
-        """Fraction of the training budget at which the warmup ends, if all steps take equally long."""
+        """Fraction of the training budget at which the warmup ends, extrapolated from this step.
+
+        It assumes that all steps take equally long. `warmup_progress` is 1 at the end of the warmup.
+        """
         return self.used / self.warmup_progress
 
     def inverse_sqrt(self) -> float:
         """Return the factor of the peak learning rate after the warmup: √(warmup / step) (Vaswani et al. 2017, §5.3).
 
         With `training.hold_steps`, it stays 1 for so many steps after the warmup, and is then √((warmup + hold) / step)
-        (Shazeer et al. 2017, §E). `warmup_progress` is step / warmup.
+        (Shazeer et al. 2017, §E). `warmup_progress` is step / warmup, and `hold_end` is in the same unit.
         """
-        hold_end = 1 + self.config.resolved("hold_steps") / warmup_steps(self.config, self.horizon.steps)
+        hold_end = 1 + self.config.resolved("hold_steps") / warmup_steps(self.config, self.inputs.total_steps)
         return 1 / math.sqrt(max(1.0, self.warmup_progress / hold_end))
 
     def cosine(self) -> float:
@@ -108,9 +112,8 @@ class SchedulePoint:
     def halving(self) -> float:
         """Return the factor of the peak learning rate: 1 up to the epoch `halving_start_epoch`, then ½, ¼, ….
 
-        It is halved every `halving_interval` epochs:
-        every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014,
-        §3.4).
+        It is halved every `halving_interval` epochs: every epoch after five in Luong et al. (2015, §4.1), every half
+        epoch after five in Sutskever et al. (2014, §3.4).
         """
         if self.epochs is None:
             raise UserError(
@@ -124,9 +127,9 @@ class SchedulePoint:
     def plateau(self) -> float:
         """Return the factor of the peak learning rate: `plateau_factor` ** (validations without a lower loss).
 
-        (Gehring et al. 2017.)
+        This is the schedule of Gehring et al. (2017).
         """
-        return self.config.resolved("plateau_factor") ** self.horizon.reductions
+        return self.config.resolved("plateau_factor") ** self.inputs.reductions
 
     def _scale_to_final_rate(self, factor: float) -> float:
         """Map a factor that falls from 1 to 0 linearly to one that falls from 1 to `training.final_rate_factor`."""
@@ -149,28 +152,29 @@ SCHEDULES: dict[str, Callable[[SchedulePoint], float]] = {
 }
 
 
-def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | None = None) -> float:
+def learning_rate(config: TrainingConfig, step: int, inputs: ScheduleInputs | None = None) -> float:
     """Return the learning rate of a step, counted from 1: a linear warmup, then `training.schedule`.
 
-    `horizon` is what is known about the length of the training; by default it ends at `training.steps`.
+    `inputs` has what is known about the length of the training; by default it ends at `training.steps`.
     """
-    point = SchedulePoint(config, step, horizon or ScheduleHorizon(steps=config.steps))
+    point = SchedulePoint(config, step, inputs or ScheduleInputs(total_steps=config.steps))
     peak = config.learning_rate or 0.0
     if point.warmup_progress <= 1:  # the step is within the warmup
-        start = config.resolved("warmup_start_factor")
-        return peak * (start + (1 - start) * point.warmup_progress)
+        start_factor = config.resolved("warmup_start_factor")  # of the peak, where the warmup starts
+        return peak * (start_factor + (1 - start_factor) * point.warmup_progress)
     return peak * SCHEDULES[config.schedule or "inverse-sqrt"](point)
 
 
-def fraction_used(config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> float | None:
-    """Return the fraction of the training budget that is used before `step`; None if only patience ends training.
+def fraction_used(config: TrainingConfig, step: int, inputs: ScheduleInputs) -> float | None:
+    """Return the fraction of the training budget that is used at `step`; None if only patience ends training.
 
-    `horizon` has the total number of steps and the used fraction of the time budget, if they are known; the larger
-    fraction counts, because training ends with the first of both budgets.
+    `inputs` has the total number of steps and the used fraction of the time budget, if they are known; the larger
+    fraction counts, because training ends with the first of both budgets. For an extended run, only the extension
+    counts if the schedule restarts there.
     """
-    start, fractions = schedule_start(config), [horizon.time_used]
-    if horizon.steps is not None:
-        fractions.append((step - start) / max(1, horizon.steps - start))
+    start, fractions = schedule_start(config), [inputs.time_used]
+    if inputs.total_steps is not None:
+        fractions.append((step - start) / max(1, inputs.total_steps - start))
     known_fractions = [fraction for fraction in fractions if fraction is not None]
     return min(1.0, max(known_fractions)) if known_fractions else None
 
@@ -178,19 +182,19 @@ def fraction_used(config: TrainingConfig, step: int, horizon: ScheduleHorizon) -
 def schedule_start(config: TrainingConfig) -> int:
     """Return the step at which the schedule starts: 0, or where a finished run was last extended.
 
-    A schedule without an end, such as inverse-sqrt, continues through extensions.
+    A schedule without an end, such as inverse-sqrt, continues through extensions, unless it is fitted to a time budget.
     """
     ends = config.schedule in SCHEDULES_WITH_END or config.minutes is not None
     return config.extended_at if ends else 0
 
 
-def warmup_steps(config: TrainingConfig, steps: int | None) -> int:
+def warmup_steps(config: TrainingConfig, total_steps: int | None) -> int:
     """Return the number of warmup steps: `training.warmup_steps`, at least 1.
 
-    If a finished run was extended, they are at most a tenth of the steps from there to the end of training, `steps`
-    (None: unknown).
+    If the schedule restarts where a finished run was extended, they are at most a tenth of the steps from there to the
+    end of training, `total_steps` (None: unknown).
     """
     start, warmup = schedule_start(config), max(1, config.warmup_steps or 1)
-    if not start or steps is None:
+    if not start or total_steps is None:
         return warmup
-    return max(1, min(warmup, (steps - start) // 10))
+    return max(1, min(warmup, (total_steps - start) // 10))

@@ -35,7 +35,11 @@ class ShardedStrategy(parallel.ParallelStrategy):
     name = "sharded"
 
     def distribute(self, module: nn.Module) -> None:
-        """Shard the weights of every layer, then those of the rest of the module, over all processes, by FSDP2."""
+        """Shard the weights of every layer, then those of the rest of the module, over all processes, by FSDP2.
+
+        Before that, all processes get the weights of the first one. Gradients are summed, not averaged. References to
+        the running statistics of norms, which are not sharded, are kept.
+        """
         parallel.broadcast_weights(module)
         # outputs of layers are never modified in place, so that views are safe
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
@@ -46,8 +50,8 @@ class ShardedStrategy(parallel.ParallelStrategy):
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)  # sums instead of means
-                part.set_force_sum_reduction_for_comms(True)
-            if getattr(part, "flatten_weights", False):  # cuDNN's contiguous copy of recurrent weights
+                part.set_force_sum_reduction_for_comms(True)  # by the operation SUM, without scaling
+            if getattr(part, "flatten_weights", False):  # no contiguous copy for cuDNN: it needs full weights
                 part.flatten_weights = False  # type: ignore[assignment]
         self.statistics = parallel.running_statistics(module)
 
@@ -98,7 +102,7 @@ class ShardedStrategy(parallel.ParallelStrategy):
         """
         weights = self.gather(parallel.weights_for_inference(model, average))
         if self.processes.rank == 0:
-            checkpoint.set_weights(inference_model, weights, Path())
+            checkpoint.set_weights(inference_model, weights, folder=Path())  # the folder is only for error messages
         yield
 
 

@@ -58,7 +58,7 @@ class StoreWriter:
         self.names: list[str] = []  # of the corpora
         self.languages, framing = languages, languages.framing.for_default_languages()
         self.encoding = Encoding(*tokenizers, max_length=config.max_length, framing=framing)
-        self.inspection = CorpusInspection(purpose="validate on")
+        self.inspection = CorpusInspection(purpose="validate on")  # of the validation pairs; `purpose` is for messages
 
     def write_train(
         self,
@@ -99,7 +99,9 @@ class StoreWriter:
             inspection.require_pairs()  # raises a UserError if all pairs were dropped
 
         tags, languages = self.config.corpus_tags, self.languages.train
-        store = write_shards(self.folder / "train", columns_of_corpora(), self.names, tags, languages, draws)
+        store = write_shards(
+            self.folder / "train", columns_of_corpora(), self.names, tags=tags, languages=languages, draws=draws
+        )
         return store, inspection
 
     def write_valid(self, valid: list[Corpus]) -> TokenStore:
@@ -108,14 +110,14 @@ class StoreWriter:
         if valid:
             languages = self.languages.valid
             tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]
-            for chunk in self._encode(valid, split=None, tags=tags, parallel=map):
+            for chunk in self._encode(valid, split=None, tags=tags, parallel=map):  # `map`: in this process
                 self._hold_out(chunk.corpus, chunk.train)
         self.inspection.require_pairs()  # raises a UserError if all pairs were dropped
         counts = self.inspection.counts
         if counts.dropped:
             dropped = f"{counts.pairs_read - counts.pairs:,} of {counts.pairs_read:,} validation pairs"
             self.log(f"  dropped {dropped}: {', '.join(counts.dropped)}")
-        return write_shards(self.folder / "valid", self.held_out, self.names, tags, languages)
+        return write_shards(self.folder / "valid", self.held_out, self.names, tags=tags, languages=languages)
 
     def _encode(
         self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], parallel: OrderedMap
@@ -133,7 +135,10 @@ class StoreWriter:
         return parallel(encode, corpus_passes.read_chunks(self.data_format, corpora))
 
     def _hold_out(self, corpus: int, inspected: corpus_passes.InspectedColumns) -> None:
-        """Count the validation pairs of a chunk (`inspected`) of corpus number `corpus`, and keep them in memory."""
+        """Count the validation pairs of a chunk (`inspected`) of corpus number `corpus`, and keep them in memory.
+
+        `inspected.columns` are the tokenized pairs, None if all of them were dropped, for example as too long.
+        """
         self.inspection.add(inspected.counts)
         if inspected.columns is not None:
             self.held_out.append((corpus, inspected.columns))

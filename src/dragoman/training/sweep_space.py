@@ -30,7 +30,7 @@ ALTERNATIVES_TO_SWEEPING = {
     "data.valid_target": "all configurations are validated on the same data",
     "data.validation_size": "all configurations are validated on the same data",
 }
-RANGE = re.compile(r"(?P<low>[-+.\deE]+?)\.\.(?P<high>[-+.\deE]+?)(?P<log>:log)?(:(?P<points>\d+))?")
+RANGE_PATTERN = re.compile(r"(?P<low>[-+.\deE]+?)\.\.(?P<high>[-+.\deE]+?)(?P<log>:log)?(:(?P<points>\d+))?")
 RANGE_KEYS = {"min", "max", "scale", "points"}
 
 Accepts = Callable[[str | None, str], bool]  # whether a system (None: the default one) has a setting of this name
@@ -138,18 +138,21 @@ class SearchSpace:
             }
             if settings not in configurations:
                 configurations.append(settings)
-            if samples is not None and len(configurations) == 1 + samples:  # with the default one
+            if samples is not None and len(configurations) == 1 + samples:  # besides the default one
                 break
         return configurations
 
     def check(self) -> None:
-        """Raise a UserError for unknown settings, values of the wrong type or out of range, and empty lists."""
+        """Raise a UserError for settings that are unknown or that a sweep cannot vary, and for invalid values.
+
+        Invalid are values of the wrong type or out of range, an empty list, and a range that does not increase.
+        """
         for name, values in self.values.items():
             if alternative := ALTERNATIVES_TO_SWEEPING.get(name):
                 raise UserError(f"{name} cannot be varied in a sweep: {alternative}")
             if isinstance(values, ValueRange):
                 values.check(name)
-                values = [values.low, values.high]
+                values = [values.low, values.high]  # if both limits are valid, so is what lies between them
             if not values:
                 raise UserError(f"{name} has no values to try: name at least one")
             for value in values:
@@ -178,7 +181,7 @@ def parse_space(texts: Sequence[str]) -> dict[str, Values]:
             )
         if name in space:
             raise UserError(f"--set names {name} twice: give all its values at once, separated by commas")
-        if match := RANGE.fullmatch(value.strip()):
+        if match := RANGE_PATTERN.fullmatch(value.strip()):  # LOW..HIGH[:log][:POINTS]
             points = int(match["points"]) if match["points"] else None
             space[name] = _make_range(name, match["low"], match["high"], log=bool(match["log"]), points=points)
         else:
@@ -249,9 +252,9 @@ def _make_range(name: str, low: Any, high: Any, log: bool, points: int | None) -
     Its numbers are integers if both limits are, unless the type of the setting is float. `log`: on a logarithmic scale;
     `points`: number of values in a grid, None if not given.
     """
-    hint = setting_type(name)
+    type_hint = setting_type(name)
     try:
-        if float in (hint, *typing.get_args(hint)):
+        if float in (type_hint, *typing.get_args(type_hint)):  # float, or a union with it, such as float | None
             return ValueRange(float(low), float(high), log, points)
         return ValueRange(_parse_number(low), _parse_number(high), log, points)
     except (TypeError, ValueError):
@@ -272,7 +275,7 @@ def _split_at_commas(text: str) -> list[str]:
     """Split a text at its commas, except within brackets."""
     items, depth = [""], 0
     for character in text:
-        depth += (character in "[{(") - (character in "]})")
+        depth += (character in "[{(") - (character in "]})")  # of nested brackets
         if character == "," and depth == 0:
             items.append("")
         else:

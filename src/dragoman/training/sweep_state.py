@@ -73,7 +73,7 @@ class SweepRun:
     def result_at(self, fraction: float) -> RungResult | None:
         """Return the result of the run after this fraction of the training budget; None if it is not there yet.
 
-        A run that has finished earlier, because validation improved no more, keeps its last result.
+        A run that has finished earlier, because validation no longer improved, keeps its last result.
         """
         reached = [result for result in self.results if result.fraction <= fraction]
         if not reached or (reached[-1].fraction < fraction and self.status != "finished"):
@@ -205,7 +205,7 @@ class SweepState:
         return all(run.status == "duplicate" for run in self.runs if run.configuration == configuration)
 
     def ranking(self) -> list[ConfigurationResult]:
-        """Return the results of all configurations, the best one first.
+        """Return the results of all configurations, the best one first, without those that repeat another one.
 
         They are ranked by the fraction of the training budget up to which they were trained, then by their score there.
         """
@@ -221,15 +221,15 @@ class SweepState:
     def planned_runs(self) -> list[int]:
         """Return the number of runs that are trained up to each of the `rungs` (fractions of the training budget).
 
-        At a rung, the best 1/η are chosen to be trained further. As long as earlier runs are not finished, their number
-        is estimated.
+        At a rung, the best 1/η are chosen to be trained further, where η is `self.factor`. As long as the earlier rungs
+        are not finished, the number is estimated.
         """
         seeds = len({run.seed for run in self.runs})
         counts = [len(self.competitors(0))]
         for rung in range(1, len(self.rungs)):
             assert self.factor is not None
             expected = 1 + max(1, (counts[-1] - 1) // self.factor)  # the default configuration, and the best others
-            counts.append(len(self.competitors(rung)) if self._rung_is_open(rung) else expected)
+            counts.append(len(self.competitors(rung)) if self._competitors_are_known(rung) else expected)
         return [seeds * count for count in counts]
 
     def is_complete(self) -> bool:
@@ -237,13 +237,16 @@ class SweepState:
         return all(
             run.has_reached(fraction)
             for rung, fraction in enumerate(self.rungs)
-            if self._rung_is_open(rung)
+            if self._competitors_are_known(rung)
             for name in self.competitors(rung)
             for run in self.runs_of(name)
         )
 
-    def _rung_is_open(self, rung: int) -> bool:
-        """Whether all comparisons before number `rung` are finished, which decide what is trained up to it."""
+    def _competitors_are_known(self, rung: int) -> bool:
+        """Whether all comparisons before number `rung` are finished: they decide which configurations take part in it.
+
+        Comparisons are counted from 0; each is at a fraction of the training budget (`self.rungs`).
+        """
         return all(
             run.has_reached(fraction)
             for earlier, fraction in enumerate(self.rungs[:rung])
@@ -266,7 +269,10 @@ class ConfigurationResult:
 
     @property
     def sort_key(self) -> tuple[float, Score]:
-        """Key by which configurations are sorted, larger for a better one: trained fraction, then score."""
+        """Key by which configurations are sorted, larger for a better one: trained fraction, then score.
+
+        Configurations without a score, because a run has failed, come after all others.
+        """
         return (self.fraction, self.score) if self.score is not None else (-1.0, ())
 
     @property
@@ -325,7 +331,7 @@ class SweepResult:
     def default_gap(self) -> float | None:
         """How much worse than the best the metric of the default configuration is, in percent of the best.
 
-        None if one of them has no result.
+        None if one of them has no result, or if the metric of the best is 0.
         """
         best, default = self.ranking[0].score, self.ranking[self.default_rank - 1].score
         if best is None or default is None or not best[0]:  # the first number of a score is the metric
@@ -345,19 +351,21 @@ class SweepResult:
         names = short_names(swept)
         rows = []
         for rank, result in enumerate(self.ranking, 1):
+            # settings that the configuration changes, and the values of all swept settings, some chosen automatically
             changed, resolved = self.configurations[result.name], result.runs[0].settings
             row: dict[str, Any] = {"rank": rank if result.score else None, "configuration": result.name}
             for name in swept:
                 automatic = None if resolved.get(name) is None else f"{resolved[name]} (auto)"
                 row[names[name]] = str(changed[name]) if name in changed else automatic
-            if seeds := result.results:
-                row[self.metric_title] = MeanStd.of([self.value(seed) for seed in seeds])
-                losses = [seed.metrics["loss"] for seed in seeds]
-                row["loss"] = MeanStd.of(losses, decimals=3)  # also if it is the metric
+            if run_results := result.results:  # one for each seed
+                row[self.metric_title] = MeanStd.of([self.value(run_result) for run_result in run_results])
+                losses = [run_result.metrics["loss"] for run_result in run_results]
+                row["loss"] = MeanStd.of(losses, decimals=3)  # with three decimals, also if it is the metric
                 if any(name.startswith("text.") for name in swept):  # then losses per token cannot be compared
-                    row["loss per target"] = MeanStd.of([seed.metrics["target_loss"] for seed in seeds])
-                row["steps"] = round(fmean(seed.step for seed in seeds))
-                row["seconds"] = round(fmean(seed.seconds for seed in seeds))
+                    target_losses = [run_result.metrics["target_loss"] for run_result in run_results]
+                    row["loss per target"] = MeanStd.of(target_losses)
+                row["steps"] = round(fmean(run_result.step for run_result in run_results))
+                row["seconds"] = round(fmean(run_result.seconds for run_result in run_results))
             row["parameters"] = result.runs[0].parameters
             row["trained"] = f"{100 * result.fraction:.0f} %"
             if any(other.error for other in self.ranking):
@@ -404,8 +412,8 @@ class SweepResult:
             {
                 "configuration": result.name,
                 "settings": self.configurations[result.name],
-                "trained": result.fraction,
-                "score": result.score and result.score[0],  # the selection metric
+                "trained": result.fraction,  # of the training budget
+                "score": result.score and result.score[0],  # the selection metric; None without a result
                 "runs": [asdict(run) for run in result.runs],
                 "error": result.error,
             }

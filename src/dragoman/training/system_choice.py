@@ -31,8 +31,9 @@ def choose_system(
 ) -> None:
     """Choose the system `hard-monotonic` for a small corpus of single words, as characters or as letters with spaces.
 
-    It is chosen if most target tokens follow the order of the source tokens that they come from, and the user has not
-    named a system, an objective, or a model to start from.
+    It is chosen if most target tokens follow the order of the source tokens that they come from, pairs are few and
+    short, and the user has not named a system, an objective, or a model to start from. A paper's recipe, or a setting
+    of the system that `hard-monotonic` lacks, excludes it.
 
     Args:
         defaults: the configuration so far, in which `system.name` is set and recorded.
@@ -53,9 +54,11 @@ def choose_system(
         return
     if not (data_format.is_translation and defaults.objective.generates):
         return
+    # letters with spaces between them, or text whose tokens are characters
     are_letters = all(text is not None and are_phonemes(text) for text in (profile.source, profile.target))
     are_spelled = are_letters or any(tokenizer.spells for tokenizer in tokenizers)
     have_subwords = any(tokenizer.has_limited_vocabulary for tokenizer in tokenizers)
+    # too many tokens per pair on average: the cost of the system grows with the product of both lengths
     is_long = max(column.tokens for column in store.columns) > MAX_WORD_TOKENS * len(store)
     if not are_spelled or have_subwords or is_long or len(store) > MAX_MONOTONE_PAIRS:
         return
@@ -66,7 +69,7 @@ def choose_system(
 
 
 def labelling_system(profile: CorpusProfile) -> str:
-    """Return why another system than a translating one may suit the text, as a sentence for the user; empty if none.
+    """Return why a tagger or classifier may suit the text, as a sentence for the user; empty if it does not.
 
     A target with a tag for each word, or with one of a few labels, can be learned by translating, but a tagger or a
     classifier is smaller, and is always right about the number of tags.
@@ -75,6 +78,7 @@ def labelling_system(profile: CorpusProfile) -> str:
     if source is None or target is None or source.words_per_line <= MAX_WORDS or are_phonemes(source):
         return ""
     occurrences = target.lines * target.words_per_line
+    # too many different words, or words that are too rare, for tags or labels
     if not target.is_counted or target.symbols > min(MAX_TAGS, occurrences / MIN_TAG_FREQUENCY):
         return ""
     labels = f"one of {target.symbols:,} labels"

@@ -150,7 +150,8 @@ def _tokenizer_choices(
         choice = choose_for_text(profile.source or profile.target, max(unknown_source, unknown_target))
         return choice, choice
     choices = choose_for_pairs(profile, unknown_source, unknown_target)
-    if defaults.config.system.settings.get("copying") and SUBWORDS in (kinds := {choice.kind for choice in choices}):
+    kinds = {choice.kind for choice in choices}
+    if defaults.config.system.settings.get("copying") and SUBWORDS in kinds:
         # a source token is copied as the equal target token, which a word and its subwords have seldom in common
         choice = TokenizerChoice(SUBWORDS, "copied words need the same kind of tokens in source and target")
         return choices if len(kinds) == 1 else (choice, choice)
@@ -164,14 +165,15 @@ def choose_for_pairs(
 
     Each side is chosen by its text, then both so that they suit each other: words and their spellings or inflected
     forms get characters on both sides, for example. `profile` has the statistics of the training text; the unknown
-    shares are those of symbols of the validation text that do not occur in training.
+    shares are those of symbols of the validation text that do not occur in training. A phrase, below, is a text of
+    short lines that do not end like sentences.
     """
     source, target = profile.source, profile.target
     source_choice = choose_for_text(source, unknown_source)
     target_choice = choose_for_text(target, unknown_target)
     if source is None or target is None:
         return source_choice, target_choice
-    # sentences with single words as targets: classes rather than spellings
+    # sentences whose targets are single words or short phrases: classes rather than spellings
     has_sentences = source_choice.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS)
     if target_choice.kind == CHARACTERS and has_sentences and _is_phrase(target, MAX_WORD_CHARACTERS):
         return source_choice, TokenizerChoice(SUBWORDS, "as in the source")
@@ -180,9 +182,11 @@ def choose_for_pairs(
     if source_choice.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):
         reason = f"single words, {target.characters_per_line:.1f} characters per line"
         target_choice = TokenizerChoice(CHARACTERS, reason)
+    # if the words of the target are phonemes, the source is their spelling: about as many letters, or single words
     letters_per_phoneme = source.characters_per_line / target.words_per_line
     is_pronounced = MIN_LETTERS_PER_PHONEME < letters_per_phoneme < MAX_LETTERS_PER_PHONEME
     is_pronounced = is_pronounced or _is_phrase(source, MAX_WORD_CHARACTERS)
+    # if one side is spelled in characters, and the other one has phrases, or words with phonemes, both are spelled
     if target_choice.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
         if source_choice.kind == SUBWORDS or _may_be_spelled(source, source_choice, profile):
             reason = f"{source.characters_per_line:.1f} characters, as in the target"
@@ -198,6 +202,7 @@ def choose_for_pairs(
     decomposed_target = _decompose(target_choice, target, is_target=True)
     both_spelled = source_choice.kind == target_choice.kind == CHARACTERS
     shares_letters = both_spelled and profile.script_overlap >= MIN_SCRIPT_OVERLAP
+    # source and target in one script keep equal tokens: both are decomposed, or neither
     if shares_letters and decomposed_source.kind != decomposed_target.kind:
         return source_choice, target_choice
     return decomposed_source, decomposed_target
@@ -207,7 +212,7 @@ def _decompose(choice: TokenizerChoice, text: TextProfile, is_target: bool) -> T
     """Replace the tokenizer of characters by that of decomposed characters (letters and marks), if that helps.
 
     It does if further text is expected to have many unknown characters but few unknown letters and marks. A target must
-    be written in composed characters (Unicode NFC), since the tokenizer generates these.
+    be written in composed characters (Unicode NFC), because the tokenizer composes what the model generates.
 
     Args:
         choice: the tokenizer that was chosen; returned unchanged if it is not that of characters.
@@ -227,7 +232,8 @@ def _decompose(choice: TokenizerChoice, text: TextProfile, is_target: bool) -> T
 def choose_for_text(text: TextProfile | None, unknown: float = 0.0) -> TokenizerChoice:
     """Choose characters, whole symbols or subwords by the statistics of a text (None: there is no such text).
 
-    `unknown` is the share of symbols (words between spaces) of the validation text that do not occur in training.
+    Characters are chosen for words that are spelled, such as names, unless they are a small closed inventory. `unknown`
+    is the share of symbols (words between spaces) of the validation text that do not occur in training.
     """
     if text is not None and not is_closed(text, unknown) and _is_spelling(text):
         words = "single words" if text.words_per_line <= MAX_WORDS else "a few words that seldom occur again"
@@ -257,7 +263,7 @@ def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
     digits from which new symbols could be formed. `unknown` is the share of new symbols in the validation text.
     """
     return (
-        text.is_counted
+        text.is_counted  # the symbols were not too many to count
         and text.symbols <= MAX_CLOSED_SYMBOLS
         and text.unseen_share <= (MAX_UNSEEN_PHONEMES if are_phonemes(text) else MAX_UNSEEN_SHARE)
         and unknown <= MAX_UNKNOWN_SHARE
@@ -276,11 +282,11 @@ def _is_spelling(text: TextProfile) -> bool:
 
     Such words are split into characters.
     """
-    if text.sentence_lines > MAX_SENTENCE_LINES:
+    if text.sentence_lines > MAX_SENTENCE_LINES:  # share of lines with punctuation at the end
         return False
-    if text.has_unspaced_script and not text.writes_spaces:
+    if text.has_unspaced_script and not text.writes_spaces:  # words cannot be counted, for example in Chinese
         return text.characters_per_line <= MAX_UNSPACED_WORD_CHARACTERS
-    if text.words_per_line <= MAX_WORDS:
+    if text.words_per_line <= MAX_WORDS:  # single words, among them formulas of molecules
         return text.characters_per_line <= MAX_SEQUENCE_CHARACTERS
     are_different = text.unseen_share >= MIN_UNSEEN_WORDS and text.punctuation <= MAX_WORD_PUNCTUATION
     is_short = text.words_per_line <= MAX_DIFFERENT_WORDS and text.characters_per_line <= MAX_WORD_CHARACTERS
@@ -385,9 +391,9 @@ def choose_vocab_sizes(
 def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCounts]]) -> VocabularyLimit:
     """Return the largest size of a vocabulary: `text.vocab_size`, or by the number of words of the training text.
 
-    Subwords get 8·√words tokens, with which rare ones are still frequent enough to be learned. With
-    `text.compression_ratio`, which determines the number of merges, the limit is 32,000. Characters and symbols are all
-    in the vocabulary.
+    Subwords get 8·√words tokens, with which rare ones are still frequent enough to be learned, but at least the special
+    tokens, the bytes, and twice as many tokens as characters. With `text.compression_ratio`, which determines the
+    number of merges, the limit is 32,000. Characters and symbols are all in the vocabulary, up to 100,000.
 
     Args:
         text: settings of the text.
@@ -410,7 +416,7 @@ def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCo
 
 
 def _number_of_words(words: int, text: TextProfile | None) -> int:
-    """Return the number of words of a text that has `words` units between spaces.
+    """Return the number of words of a text that has `words` character sequences between spaces.
 
     It is estimated from the number of characters if no spaces separate the words, as `text` (its statistics) says.
     """
@@ -420,9 +426,10 @@ def _number_of_words(words: int, text: TextProfile | None) -> int:
 
 
 def max_learning_pairs(profile: CorpusProfile) -> int:
-    """Return the largest number of training pairs that a tokenizer is learned from.
+    """Return the largest number of training pairs that a tokenizer is learned from: a million.
 
-    It is smaller for text without spaces between words, whose "words" are sentences and take longer to segment.
+    For text without spaces between words it is smaller, about four million characters: its units between spaces are
+    sentences, which hardly ever repeat, so that learning takes longer.
     """
     unspaced = [text for text in (profile.source, profile.target) if text and not text.writes_spaces]
     characters_per_line = max((text.characters_per_line for text in unspaced), default=1.0)
@@ -434,7 +441,8 @@ def report_vocab_sizes(
 ) -> None:
     """Report the sizes of the learned source and target vocabularies, and why, as automatic choices in `defaults`.
 
-    `limits` are the largest sizes that were chosen; those without a reason, which the user has set, are not reported.
+    `limits` are the largest sizes; those without a reason are not reported: the user has set them, or all tokens are in
+    the vocabulary, such as characters.
     """
     sizes, reasons = [], []
     for limit, tokenizer in zip(limits, tokenizers):

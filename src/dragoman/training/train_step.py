@@ -114,10 +114,13 @@ class BatchSplitter:
         """Start without a limit: batches are split only after one did not fit, which `log` prints."""
         self.log = log
         self.max_positions = math.inf  # of a batch that may still fit
-        self.max_parts = 1
+        self.max_parts = 1  # largest number of parts that a batch had to be split into so far
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Halve a batch until its parts have at most `max_positions` tokens, padding included, and return the parts."""
+        """Halve a batch until its parts have at most `max_positions` tokens, padding included, and return the parts.
+
+        A part with a single pair is not halved.
+        """
         if batch.num_positions <= self.max_positions or len(batch) < 2:
             return [batch]
         return [part for half in halve_batch(batch) for part in self.split(half)]
@@ -132,10 +135,11 @@ class BatchSplitter:
                 f"out of memory with a single pair of {max(part.source_tokens, part.target_tokens):,} tokens: lower "
                 "data.max_length, set training.gradient_checkpointing=true, or choose a smaller system"
             )
-        self.max_positions = part.num_positions - 1
+        self.max_positions = part.num_positions - 1  # of source and target: this part is too large
         parts = len(self.split(batch))
         if parts > self.max_parts:
             self.max_parts = parts
+            # of the longer side, with padding: the unit of `training.batch_tokens`
             tokens = max(batch.source.shape[0] * batch.source.shape[1], batch.target.numel())
             self.log(
                 f"a batch of {tokens:,} tokens does not fit into memory: it is computed in {parts} parts from now on, "
@@ -185,14 +189,15 @@ class TrainStep:
         # float64, where there is one, makes the sums independent of the order
         self.loss_sums = torch.zeros(3, device=device, dtype=accumulator_dtype(device))
         self.gradient_norm, self.skipped_steps = torch.zeros((), device=device), torch.zeros((), device=device)
-        self.loss_scale = torch.ones((), device=device)
+        self.loss_scale = torch.ones((), device=device)  # 1 / divisor of the step: a tensor, which CUDA graphs read
         self.splitter = BatchSplitter(log)
         self.objective: Callable[[Batch, int], Loss] = objective
         if packed and config.compile and strategy.supports_compile:
             torch._dynamo.config.recompile_limit = max(MAX_STEP_GRAPHS, torch._dynamo.config.recompile_limit)
             self.objective = torch.compile(objective, fullgraph=True, dynamic=False)
         use_graphs = device.type == "cuda" and objective.static_shapes and strategy.supports_cuda_graphs
-        use_graphs = use_graphs and not config.gradient_checkpointing  # which reads the state of the random generators
+        # gradient checkpointing reads the state of the random generators, which cannot be captured
+        use_graphs = use_graphs and not config.gradient_checkpointing
         self.graphs = _graph_cache(device) if use_graphs else None
 
     def __call__(
@@ -218,7 +223,7 @@ class TrainStep:
         if self.average is not None:
             self.average.set_step(step)
         self.loss_scale.fill_(1 / divisor)
-        sums = self.loss_sums.clone()
+        sums = self.loss_sums.clone()  # from before the step, to undo it
         while True:  # until all parts of all batches fit into memory
             failed: tuple[Batch, Batch] | None = None
             for part, batch in self._iterate_parts(batches, step):
@@ -237,7 +242,7 @@ class TrainStep:
                 break
             self._undo_and_split(*failed, sums, step)  # after the except block, which holds on to the activations
         if dummy_batch is not None:
-            sums = self.loss_sums.clone()
+            sums = self.loss_sums.clone()  # without the losses of the dummy
             self.loss_scale.zero_()  # so that its gradients are 0
             _, dummy = dummy_batch
             self._forward_backward(self._to_device(dummy), dummy.max_lengths, step)
@@ -271,7 +276,8 @@ class TrainStep:
     def _undo_and_split(self, part: Batch, batch: Batch, sums: Tensor, step: int) -> None:
         """Undo a step in which `part` of `batch` did not fit into memory, and split such batches further from now on.
 
-        Gradients and CUDA graphs are discarded, and the loss sums from before the step (`sums`) are restored.
+        Gradients and CUDA graphs are discarded to free their memory, and the loss sums from before the step (`sums`)
+        are restored. Sharded weights are a UserError, because their processes must compute equal numbers of batches.
         """
         if self.strategy.lockstep:
             raise UserError(
@@ -298,8 +304,8 @@ class TrainStep:
     ) -> None:
         """Call `function` on copies of the tensors on the device, which always lie in the same memory.
 
-        Once `name` and the shapes of the tensors have occurred before, the call is captured as a CUDA graph, and later
-        calls replay the graph. `function` gets the copies by name.
+        `function` gets the copies by name. If calls with the same `name` and shapes of tensors come again, they are
+        captured as a CUDA graph, which later ones replay.
         """
         assert self.graphs is not None
         graph_key = (name, *((key, tensor.shape, tensor.dtype) for key, tensor in tensors.items()))
@@ -313,12 +319,12 @@ class TrainStep:
     def _forward_backward(self, tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None, step: int) -> None:
         """Add the gradients of a batch to those of the step, and its losses to `loss_sums`.
 
+        `loss_sums` are loss, negative log-likelihood, and the number of labels in batches whose loss is not finite.
+
         Args:
             tensors: tensors of the batch by name, on the device.
             max_lengths: lengths of the longest source and target in a packed batch; None if it is padded.
             step: number of the training step, on which some objectives depend.
-
-        `loss_sums` are loss, negative log-likelihood, and the number of labels whose loss is not finite.
         """
         batch = batch_from_tensors(tensors, max_lengths)
         bfloat16 = self.precision == "bfloat16"

@@ -35,7 +35,8 @@ def prepare_weights(model: nn.Module, config: Config, new_weights: Iterable[str]
     """Add LoRA's adapters to a model and freeze weights as configured, in place; return the numbers of parameters.
 
     With LoRA, all weights are frozen but the adapters, those that `lora.train_also` matches, and `new_weights`, names
-    of weights that the model to start from does not provide. Then those that `training.freeze` matches are frozen.
+    of weights that the model to start from does not provide. Then those that `training.freeze` matches are frozen. A
+    UserError is raised if no weight is left to be trained.
     """
     lora, freeze = lora_of(config), config.training.freeze
     if lora is not None:
@@ -78,6 +79,7 @@ def match_parameters(model: nn.Module, patterns: Sequence[str], setting: str) ->
     """
     names = [name for name, _ in model.named_parameters()]
     embedding_tables = [part for part in model.modules() if is_embedding_table(part)]
+    # by identity: a weight that is tied to another layer has a single name, which need not be that of the table
     table_ids = {id(weight) for part in embedding_tables for weight in part.parameters(recurse=False)}
     embeddings = {name for name, weight in model.named_parameters() if id(weight) in table_ids}
     selected: set[str] = set()
@@ -88,7 +90,7 @@ def match_parameters(model: nn.Module, patterns: Sequence[str], setting: str) ->
             matching |= embeddings
         if not matching:
             base_names = [name for name in names if ".lora_" not in name]
-            examples = ", ".join(base_names[:: max(1, len(base_names) // 4)][:4])
+            examples = ", ".join(base_names[:: max(1, len(base_names) // 4)][:4])  # four from all over the model
             raise UserError(
                 f"{setting} has {pattern!r}, which matches no weight of the model: use a word such as embeddings or "
                 f"encoder, or a pattern over names such as {examples}"

@@ -38,7 +38,7 @@ from dragoman.training.optimizer import build_optimizer
 from dragoman.training.parallel import ProcessGroup, make_strategy
 from dragoman.training.run_mirror import RunMirror
 from dragoman.training.schedule import learning_rate
-from dragoman.training.train_step import StepBatches, TrainStep, iterate_steps
+from dragoman.training.train_step import StepBatches, TrainStep, is_out_of_memory, iterate_steps
 from dragoman.training.trainable_weights import prepare_weights, trains_all_weights
 from dragoman.training.training_budget import TrainingBudget, pluralize, stop_reason
 from dragoman.training.validation import ValidationResult, Validator, metric_title
@@ -107,7 +107,7 @@ class Trainer:
         self.folder, self.display = folder, display
         self.processes = processes = processes or ProcessGroup()
         self.config = config or configuration.from_yaml(folder / CONFIG_FILE)
-        # all validations of a run decode alike, also after a choice at the end of a training that is now extended
+        # if a finished run is extended, the search that was chosen at its end is ignored: all validations decode alike
         self.config = without_search_choice(self.config)
         training = self.config.training
         self.device = processes.assign_device(select_device(training.device))
@@ -144,10 +144,11 @@ class Trainer:
                 "training.parallelism=replicated, or use a shared disk and no mirror"
             )
         self.strategy.distribute(self.objective)
-        if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
+        # sharded weights cannot decode: the first process validates another model, into which they are gathered
+        if self.strategy.lockstep and processes.rank == 0:
             self.run.model = self._build_model(spec)
-            self.run.model.match_vocabularies(source_tokenizer, target_tokenizer)
-        unregularized = self._build_objective(self.run.model)
+            self.run.model.match_vocabularies(source_tokenizer, target_tokenizer)  # lets it copy source tokens
+        unregularized = self._build_objective(self.run.model)  # without label smoothing and BPE dropout
         self.validator = Validator(self.run, unregularized, TokenStore(folder / "data" / "valid"))
         self.optimizer = build_optimizer(self.model, training)
         self.average = WeightAverage(self.model, training.ema_decay) if training.ema_decay else None
@@ -163,6 +164,7 @@ class Trainer:
         )
         self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
+        # with a moving average of the weights, checkpoints are not averaged, too
         validates_average = training.average_checkpoints and self.average is None
         chooses_search = self.validator.num_choice_sentences(num_validations=1) > 0
         self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average, chooses_search)
@@ -179,7 +181,8 @@ class Trainer:
         `spec` has its hyper-parameters.
         """
         model, new_weights = spec.build(), ()
-        initial = self.folder / INITIAL_CHECKPOINT  # from another run, or from word vectors
+        # weights from another run or word vectors, and the names of those that are new, which LoRA trains in full
+        initial = self.folder / INITIAL_CHECKPOINT
         if initial.exists():
             checkpoint.load_weights(model, initial)
             new_weights = checkpoint.read_values(initial).get(NEW_WEIGHTS, ())
@@ -232,11 +235,13 @@ class Trainer:
         """
         # how a pair becomes a row of a batch
         training, rows = self.config.training, replace(self.objective.row_format, model_framing=self.run.model_framing)
+        if training.batch_by == "pair":  # count tokens by the longer side, which gives all systems the same batches
+            rows = replace(rows, row_length=longer_side)
         return Batches(
             TokenStore(self.folder / "data" / "train"),
             max_tokens=training.batch_tokens or 4096,
             seed=training.seed,
-            rows=rows if training.batch_by == "row" else replace(rows, row_length=longer_side),
+            rows=rows,
             packed=packed,
             pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),  # of the number and length of rows
         )
@@ -266,7 +271,7 @@ class Trainer:
                 paused = reason is None and pause_due(state)
                 if reason is not None or paused:
                     break
-                rate = learning_rate(training, state.step + 1, self.budget.horizon(state))
+                rate = learning_rate(training, state.step + 1, self.budget.schedule_inputs(state))
                 divisor = batches.num_sentences if normalize_by_sentences else batches.target_tokens
                 self.train_step(batches.batches, state.step + 1, rate, divisor, batches.dummy_batch)
                 self.meter.record_step(batches, rate)
@@ -274,7 +279,8 @@ class Trainer:
                 state.target_tokens += batches.target_tokens
                 state.seconds = self.seconds
                 self.checkpoints.save_history(state.step)
-                if state.step % LOG_INTERVAL_STEPS == 0 and self._log_or_roll_back():  # read other data from now on
+                if state.step % LOG_INTERVAL_STEPS == 0 and self._log_or_roll_back():
+                    # rolled back to an earlier step, but not in the data: continue after what has been read so far
                     steps.close()
                     steps = self._iterate_steps()
                 elif self.budget.validation_due(state):
@@ -304,9 +310,10 @@ class Trainer:
         return time.monotonic() - self.started_at
 
     def _start(self) -> Any:
-        """Start the clocks and the display, and return an iterator over the batches of each step.
+        """Start the clocks, the sums of losses and the display, and return an iterator over the batches of each step.
 
-        A model that starts from the weights of another run (`training.start_from`) is validated before its first step.
+        A model that starts from the weights of another run (`training.start_from`) is validated before its first step,
+        and saved in the first checkpoint.
         """
         self.model.train()
         self.started_at = time.monotonic() - self.state.seconds
@@ -331,17 +338,17 @@ class Trainer:
         A thread builds batches some steps ahead.
         """
         accumulation, gpu = self.config.training.gradient_accumulation, self.device.type == "cuda"
-        position, lockstep = self.state.data_position, self.strategy.lockstep  # as many batches on each process
+        position, lockstep = self.state.data_position, self.strategy.lockstep  # lockstep: equally many on each process
         return prefetch(
             iterate_steps(self.batches, position, accumulation, self.processes, pinned=gpu, lockstep=lockstep),
             depth=PREFETCHED_STEPS,
         )
 
     def _share_counts(self, batches: StepBatches) -> tuple[StepBatches, bool]:
-        """Sum the token and sentence counts of a step over all processes, and tell them of interruptions and the time.
+        """Sum the token and sentence counts of a step over all processes, and share interruptions and the clock.
 
-        Returns the batches of this process with the counts of all, and whether a checkpoint is due by the clock of the
-        first process.
+        An interruption of one process stops all; the used time of a time budget is that of the first process. Returns
+        the batches of this process with the counts of all, and whether a checkpoint is due by the first one's clock.
         """
         seconds = self.seconds
         save_due = seconds - self.saved_at > SAVE_INTERVAL_SECONDS
@@ -359,7 +366,7 @@ class Trainer:
         Returns the number of checkpoints whose average is the best checkpoint; 0 if it is not an average.
         """
         state, on_first_rank = self.state, self.processes.on_first_rank
-        if not is_end:
+        if not is_end:  # interrupted or paused
             if on_first_rank(self.checkpoints.last_step) != state.step:
                 self._save()
             return 0
@@ -372,7 +379,8 @@ class Trainer:
     def _validate_and_save(self, is_candidate: bool = True) -> None:
         """Validate the model, log the result, and save a checkpoint.
 
-        `is_candidate` is false for a pretrained model before its first step: it never becomes the best checkpoint.
+        `is_candidate` is false for a pretrained model before its first step: it never becomes the best checkpoint. A
+        loss that is not finite is a UserError. If the best checkpoint is missing on the disk, this one takes its place.
         """
         state, on_first_rank = self.state, self.processes.on_first_rank
         with self.strategy.inference_weights(self.model, self.run.model, self.average):
@@ -383,7 +391,7 @@ class Trainer:
             self.display.message(
                 f"the best checkpoint, of step {state.best_step:,}, is missing: the next validation becomes the best"
             )
-            state.best_metric = None
+            state.best_metric = None  # the validation recorded below is then the best
         best = state.record_validation(self.validator.score(result), is_candidate)
         self.budget.record_validation(state, seconds)
         state.seconds = self.seconds
@@ -434,7 +442,8 @@ class Trainer:
     def _choose_search(self) -> SearchChoice | None:
         """Choose beam size and length penalty for the best checkpoint on the validation set, and store them in the run.
 
-        Returns None if they are not chosen: the user has set them, or no validation sentences are decoded.
+        Returns None if they are not chosen: the user has set them, too few validation sentences are decoded, or memory
+        does not suffice for a larger beam.
         """
         best, validations = self.folder / CHECKPOINT_DIR / "best", self.metrics_log.count("valid")
         if not self.validator.num_choice_sentences(validations) or not best.exists():
@@ -442,7 +451,9 @@ class Trainer:
         self.checkpoints.load_best(self.run.model)
         try:
             choice = self.validator.choose_search(validations)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             self.display.message(
                 "search settings are not chosen: no memory for a larger beam; see dragoman tune-search"
             )
@@ -498,7 +509,7 @@ class Trainer:
         self.display.message(
             f"step {step:,}: {reason}; rollback to step {restored.step:,}, continuing with the next data"
         )
-        vars(state).update(vars(restored))
+        vars(state).update(vars(restored))  # in place: `state` is the object that the training loop uses
         self.budget.update_budget(state)
         state.data_position, state.rollbacks, state.diverged_at = position, rollbacks, step
         state.unlogged = {}  # the loss may have begun to rise before the checkpoint was saved
@@ -509,7 +520,10 @@ class Trainer:
         self.saved_at = self.seconds
 
     def _raise_diverged(self, kind: str, loss: float) -> None:
-        """Raise a UserError on all processes: training has diverged. `kind` of the loss: "training" or "validation"."""
+        """End training on all processes with a UserError: it has diverged.
+
+        `kind` of the `loss` is "training" or "validation", for the message.
+        """
 
         def fail() -> None:
             """Raise the error; run on the first process, so that it is reported once."""

@@ -21,7 +21,7 @@ from dragoman.run.search_choice import DECODING_COST
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, has_checkpoint
 from dragoman.storage import write_file
 from dragoman.training.checkpoint_manager import TrainState
-from dragoman.training.schedule import ScheduleHorizon, fraction_used, schedule_start, warmup_steps
+from dragoman.training.schedule import ScheduleInputs, fraction_used, schedule_start, warmup_steps
 
 BUDGETS = ("steps", "epochs", "minutes")
 CHANGEABLE = (*BUDGETS, "patience", "keep_history", "device", "parallelism", "mirror")  # when a run is resumed
@@ -56,7 +56,7 @@ class TrainingBudget:
     config: Config
     steps_per_epoch: int
     validates_average: bool  # the averaged weights are validated after the last checkpoint
-    chooses_search: bool = False  # then beam size and length penalty are chosen on the validation set
+    chooses_search: bool  # at the end, beam size and length penalty are chosen on the validation set
 
     @property
     def training(self) -> TrainingConfig:
@@ -79,18 +79,21 @@ class TrainingBudget:
             state.extended_at, state.validations_since_best = self.training.extended_at, 0
         if extended or state.minutes != self.training.minutes:
             state.minutes, state.time_used, state.validation_time_used = self.training.minutes, 0.0, 0.0
-            schedule_restarts = self.training.minutes is not None and schedule_start(self.training)
+            # a schedule that restarts at an extension is fitted to the rest of the time
+            schedule_restarts = self.training.minutes is not None and schedule_start(self.training) > 0
             state.start_seconds = state.seconds if schedule_restarts else 0.0
             self.update_time_used(state, state.seconds)
 
     def update_time_used(self, state: TrainState, seconds: float) -> None:
         """Set `state.time_used`, the fraction of the time budget that is used after `seconds` of training.
 
-        The time of the validations at the end is reserved, as estimated from the last validation. The fraction never
-        decreases. Without a time budget (`training.minutes`), nothing changes.
+        The time of the validations at the end, and of choosing the search, is reserved, as estimated from the last
+        validation. After an extension, the time counts from `state.start_seconds`. The fraction never decreases.
+        Without a time budget (`training.minutes`), nothing changes.
         """
         if self.training.minutes is not None:
             budget = self._budget_seconds(state)
+            # at the end: of the last step, of the average of checkpoints; choosing the search costs as much as several
             validations = (2 if self.validates_average else 1) + (DECODING_COST if self.chooses_search else 0)
             reserved = min(validations * state.validation_seconds, MAX_RESERVED_TIME * budget)
             fraction = (seconds - state.start_seconds) / max(1e-9, budget - reserved)
@@ -108,7 +111,7 @@ class TrainingBudget:
 
         With a time budget and no interval set by the user, validations take at most about a fifth of the time.
         """
-        set_by_user = "training.validation_interval" not in self.config.chosen  # `chosen` lists automatic choices
+        set_by_user = "training.validation_interval" not in self.config.chosen  # `chosen` has the automatic settings
         if self.training.minutes is None or set_by_user:
             return state.step % (self.training.validation_interval or 1) == 0
         budget = self._budget_seconds(state)
@@ -117,15 +120,15 @@ class TrainingBudget:
         since_last = (self.fraction_used(state) or 0.0) - state.validation_time_used  # fraction of the budget
         return since_last >= interval / max(1e-9, budget)
 
-    def horizon(self, state: TrainState) -> ScheduleHorizon:
+    def schedule_inputs(self, state: TrainState) -> ScheduleInputs:
         """Return what the learning-rate schedule depends on besides the step, such as the length of the training.
 
         The warmup may be shortened to a tenth of a time budget if the user has not set it.
         """
         time_used = None if self.training.minutes is None else state.time_used
-        limits_warmup = "training.warmup_steps" in self.config.chosen  # `chosen` lists automatic choices
-        return ScheduleHorizon(
-            steps=self.steps,
+        limits_warmup = "training.warmup_steps" in self.config.chosen  # `chosen` has the automatic settings
+        return ScheduleInputs(
+            total_steps=self.steps,
             steps_per_epoch=self.steps_per_epoch,
             reductions=state.reductions,
             time_used=time_used,
@@ -134,7 +137,7 @@ class TrainingBudget:
 
     def fraction_used(self, state: TrainState) -> float | None:
         """Return the used fraction of the budget (steps, epochs, minutes) that ends first; None without a budget."""
-        return fraction_used(self.training, state.step, self.horizon(state))
+        return fraction_used(self.training, state.step, self.schedule_inputs(state))
 
     def resume_message(self, state: TrainState, command: str) -> str:
         """Describe what resuming a run does: that it is complete, continues, or is extended.
@@ -147,12 +150,12 @@ class TrainingBudget:
                 f"the run is complete: {reason}. To train further, give a larger budget, such as: "
                 f"{command} --resume --steps {2 * max(1, step)}"
             )
-        budgets = {name[:-1]: getattr(training, name) for name in BUDGETS}
+        budgets = {name.removesuffix("s"): getattr(training, name) for name in BUDGETS}  # by unit, such as "step"
         limits = [pluralize(value, name) for name, value in budgets.items() if value is not None]
         until = f" until {' or '.join(limits)}" if limits else ""
-        if not step or step != training.extended_at:
+        if not step or step != training.extended_at:  # not at the step where a finished run was extended
             return f"resuming at step {step:,}{until}"
-        if not schedule_start(training):
+        if not schedule_start(training):  # the schedule has no end, and so does not restart
             return f"extending the run from step {step:,}{until}: the schedule {training.schedule} continues"
         warmup = "a tenth of the time" if training.minutes else pluralize(warmup_steps(training, self.steps), "step")
         return (
@@ -168,8 +171,9 @@ class TrainingBudget:
 def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     """Change settings of a run that is resumed in its config file, and return its configuration.
 
-    `settings` are new values by dotted name: of budgets, patience, history, device and parallelism; others raise a
-    UserError. New budgets replace all budgets of the run. A run that was complete is extended.
+    `settings` are new values by dotted name: of budgets (steps, epochs, minutes), patience, history, device,
+    parallelism and mirror; others raise a UserError. New budgets replace all budgets of the run. A run that was
+    complete is extended.
     """
     saved = configuration.from_yaml(folder / CONFIG_FILE)
     allowed, budgets = ([f"training.{name}" for name in names] for names in (CHANGEABLE, BUDGETS))
@@ -181,14 +185,15 @@ def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
             "new run"
         )
     select_device(changed.training.device)  # raises a UserError if it does not exist
+    # `chosen` lists the automatic settings: budgets that are replaced are no longer among them
     changed = replace(changed, chosen={name: value for name, value in saved.chosen.items() if name not in removed})
     before, after = (tuple(getattr(config.training, name) for name in BUDGETS) for config in (saved, changed))
     last = folder / CHECKPOINT_DIR / "last"
     if before != after and has_checkpoint(folder, "last"):
         state = TrainState.load(last)
         _check_budget(changed.training, state)
-        TrainingBudget(saved, steps_per_epoch=1, validates_average=False).update_budget(state)
-        if stop_reason(saved.training, state):  # it was complete
+        # was it complete? `state` is from the last checkpoint: a budget that nothing was trained with does not count
+        if stop_reason(saved.training, state):
             changed = replace(changed, training=replace(changed.training, extended_at=state.step))
     write_file(folder / CONFIG_FILE, configuration.to_yaml(changed))
     return changed

@@ -52,7 +52,8 @@ def default_metric(
 def tie_break_metric(metric: str, references: Sequence[str]) -> str:
     """Return the error-rate metric that decides between checkpoints with equal exact match on the references.
 
-    `metric` is the name of the selection metric; the result is empty if that is not a count of exact lines.
+    It is the error rate of characters or symbols, whichever suits the references. `metric` is the name of the selection
+    metric; the result is empty if that does not count exact lines.
     """
     counts_lines = evaluation.is_text_metric(metric) and evaluation.text_metric(metric).counts_lines
     return evaluation.error_rate_for(references) if counts_lines else ""
@@ -63,14 +64,14 @@ def check_metric(metric: str, bleu_tokenizer: str, references: Sequence[str]) ->
 
     `references` are the targets of the validation sentences that are decoded, `bleu_tokenizer` is that of sacreBLEU.
     """
-    if metric in TEACHER_FORCED_METRICS:
+    if metric in TEACHER_FORCED_METRICS:  # loss and accuracy, for which nothing is decoded
         return
     if not references:
         raise UserError(
             f"training.selection_metric is {metric}, but no validation sentences are decoded (by this objective, or "
             "because training.validation_sentences is 0): set training.selection_metric=loss"
         )
-    sample = ["B (S a)"]  # a word, a tagged span and a tree
+    sample = ["B (S a)"]  # valid for all metrics: as words, as tags of spans and as a tree
     evaluation.text_metric(metric)(sample, sample)  # an error here, before training, if a package is missing
     evaluation.bleu(sample, sample, tokenize=bleu_tokenizer)
 
@@ -103,7 +104,8 @@ def format_metric(name: str, value: float) -> str:
 def displayed_metrics(record: Mapping[str, Any]) -> list[str]:
     """Return the names of the metrics of a validation record to show, the one that selects the checkpoint first.
 
-    N-gram metrics such as BLEU are left out if another metric selects: single words or symbols are then compared.
+    These are the metrics of decoded sentences, or the accuracy if none were decoded. N-gram metrics such as BLEU are
+    left out if a metric of another kind selects: texts are then single words or symbols.
     """
     selected = record.get("selection_metric", "")
     names = [name for name in record if name not in TEACHER_FORCED_METRICS and evaluation.is_text_metric(name)]
@@ -192,23 +194,23 @@ class Validator:
         """
         self.run, self.objective, training = run, objective, run.config.training
         lengths = store.length_counts()
+        # a row is one sequence of a batch; its format says how it is built from a pair
         longest = int(objective.row_length(lengths.source, lengths.target).max())
-        # a row is one sequence of a batch
         max_tokens, rows = max(training.batch_tokens or 4096, longest), objective.row_format.for_validation()
-        rows = replace(rows, model_framing=run.model_framing)
+        rows = replace(rows, model_framing=run.model_framing)  # special tokens, for each language of the corpora
         self.batches = Batches(store, max_tokens, seed=0, shuffle=False, rows=rows)
         corrupted = (  # masked or noisy inputs of a pretraining objective; None for other objectives
             pretraining_examples.corrupt_row(objective, store, index, seed=0)
             for index in range(min(REPAIRED_SAMPLES, len(store)))
         )
-        self.corrupted = [row for row in corrupted if row is not None]
+        self.corrupted = [row for row in corrupted if row is not None]  # are reconstructed as samples
         sentences, metric = training.validation_sentences, training.selection_metric
         sentences = MAX_DECODED_SENTENCES if sentences is None else sentences
         self.store = store
         self.corpora = decoded_corpora(run, store, sentences if objective.generates else 0)
         self.sources = [source for corpus in self.corpora for source in corpus.sources]
         self.references = [reference for corpus in self.corpora for reference in corpus.references]
-        texts = [source for source in self.sources if isinstance(source, str)]
+        texts = [source for source in self.sources if isinstance(source, str)]  # without feature vectors
         automatic, _ = default_metric(type(objective), self.references, texts)
         self.metric: str = automatic if metric == "auto" else metric
         tokenizer: str = training.bleu_tokenizer
@@ -227,8 +229,8 @@ class Validator:
     def num_choice_sentences(self, num_validations: int) -> int:
         """Return the number of validation sentences on which beam size and length penalty are chosen; 0: not at all.
 
-        It grows with the number of validations of the training, so that the choice takes a small part of the time. 0 if
-        sentences are too few, or the user has set both.
+        It is the number of sentences that each validation decodes, and more after many validations, since the choice is
+        to take a small part of the training time. 0 if sentences are too few, or the user has set both.
         """
         count = len(self.sources) * max(1, num_validations // VALIDATIONS_PER_CHOICE)
         count = min(count, len(self.store), MAX_CHOICE_SENTENCES)
@@ -237,8 +239,8 @@ class Validator:
     def choose_search(self, num_validations: int) -> SearchChoice | None:
         """Choose beam size and length penalty for the run's model, after a training with this many validations.
 
-        They are chosen by the selection metric, or by that of the objective if the best checkpoint is selected without
-        decoding. Returns None if no sentences are decoded, if they are too few, or if the user has set the search.
+        They are chosen by the selection metric, or by one that suits the references if the best checkpoint is selected
+        without decoding. Returns None if too few sentences are decoded, or if the user has set the search.
         """
         count = self.num_choice_sentences(num_validations)
         if not count:
@@ -280,14 +282,15 @@ class Validator:
         sums: Counter[str] = Counter()  # of the objective's loss and metrics over all labels
         count = 0  # of labels
         with record_expert_usage(model) as usage:
-            for batch in self.batches.iterate_epoch(0):
+            for batch in self.batches.iterate_epoch(0):  # the same epoch, and so the same noise, in every validation
                 loss = self.objective.validation_loss(batch.to(self.run.device))
                 count += int(loss.num_labels)
                 sums.update({"total": float(loss.total)} | {name: float(value) for name, value in loss.metrics.items()})
         metrics = {"accuracy": 100 * sums["correct"] / count}
-        if usage:
+        if usage:  # the model has mixtures of experts; CV: coefficient of variation over the experts of a layer
             metrics["expert_load_cv"] = max(layer.load_variation for layer in usage.values())
             metrics["expert_importance_cv"] = max(layer.importance_variation for layer in usage.values())
+        # other sums of the objective than those for loss, perplexity and accuracy are metrics of their own
         metrics |= {name: sums[name] / count for name in sums if name not in LOSS_SUMS}
         samples, search, signatures, by_corpus = [], "", {}, {}
         if self.sources:
@@ -295,6 +298,7 @@ class Validator:
             scores = {name: metric(texts, self.references) for name, metric in self.text_metrics.items()}
             signatures = {name: score.signature for name, score in scores.items() if score.signature}
             by_corpus = self._scores_by_corpus(texts)
+            # with several languages, means over the corpora replace the metrics of all sentences
             metrics |= {name: score.value for name, score in scores.items()} | self._means(by_corpus)
             metrics |= self.objective.text_metrics(texts, self.references)
             sources = [
@@ -322,7 +326,8 @@ class Validator:
     def _translate_sources(self) -> tuple[list[str], str]:
         """Translate the validation sources to decode; return the translations and the name of the search.
 
-        Search engines (with their CUDA graphs) are kept for the next validation if memory allows it.
+        Search engines (with their CUDA graphs) are kept in `run.engine_cache` for the next validation if memory allows
+        it; None disables the cache.
         """
         run, search = self.run, self.run.default_search
         if run.engine_cache is None and _has_free_memory(run.device):
@@ -359,8 +364,9 @@ class Validator:
     def _reconstruct(self) -> list[ValidationSample]:
         """Return corrupted inputs of a pretraining objective, their targets, and the reconstructions by the model.
 
-        The reconstruction is empty if the model cannot fill gaps.
+        The reconstruction is empty if the model cannot fill gaps. All are rendered as text.
         """
+        # token ids of the reconstruction of each row
         repaired = filling.repair_corrupted(self.run, self.corrupted) or [[]] * len(self.corrupted)
         samples = []
         for row, ids in zip(self.corrupted, repaired):

@@ -45,7 +45,7 @@ def decoded_corpora(run: Run, store: TokenStore, count: int) -> list[DecodedCorp
     has a share by its size; corpora of different languages have equal shares. `run` has the tokenizers.
     """
     languages = [(corpus.source_language, corpus.target_language) for corpus in store.corpora]
-    ends = np.cumsum([corpus.pairs for corpus in store.corpora])
+    ends = np.cumsum([corpus.pairs for corpus in store.corpora])  # the store has the corpora one after the other
     indices = evenly_spaced(len(store), count)
     corpora = []
     for number, (corpus, end) in enumerate(zip(store.corpora, ends.tolist())):
@@ -70,7 +70,7 @@ def decoded_corpora(run: Run, store: TokenStore, count: int) -> list[DecodedCorp
 
 
 def stored_sentences(run: Run, store: TokenStore, count: int) -> tuple[list[Source], list[str], list[str]]:
-    """Return sources, corpus tags and references of `count` pairs of a token store at equal distances.
+    """Return sources, corpus tags and references of at most `count` pairs of a token store at equal distances.
 
     If its corpora have several languages, only pairs in the languages of its first corpus, the default of the run, are
     returned. A tag is the symbol before the sources of a corpus; empty for none.
@@ -99,7 +99,8 @@ def _read_sentences(run: Run, store: TokenStore, indices: Sequence[int]) -> tupl
 def _corpus_title(store: TokenStore, number: int) -> str:
     """Return a unique name for the corpus with this number in a token store.
 
-    It is its languages ("de→en"), its languages and name, or these with a number, whichever is unique first.
+    It is its languages ("de→en"), its languages and name, or these with a number, whichever is unique first. Empty
+    corpora, of which nothing is shown, get no number.
     """
     languages = [
         f"{corpus.source_language}→{corpus.target_language}" if corpus.target_language else ""

@@ -83,7 +83,7 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
     """Copy the weights of the parent run that have the same name and shape as in `model`, and log which do not.
 
     Weights of a discriminator (of ELECTRA) also fit a plain encoder. Returns the names of the model's weights that the
-    parent does not provide, or to which it has added rows for new tokens.
+    parent does not provide, or to which it has added rows for new tokens. It is a UserError if no weight fits.
     """
     weights = parent.weights()
     available = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
@@ -161,7 +161,7 @@ def write_initial_weights(
     values: dict[str, Any] = {}  # for the manifest of the checkpoint
     if parent:
         objective = objective_class(config.objective.name or "translation")
-        # objectives whose models solve this task; None: an imported model, whose objective is unknown
+        # objectives whose models already solve this task; None: an imported model, whose objective is unknown
         task_objectives = (None, config.objective.name, *objective.improves)
         values["same_task"] = parent.usage == objective.usage and parent.config.objective.name in task_objectives
         values[NEW_WEIGHTS] = load_matching_weights(model, parent, log)
@@ -175,7 +175,7 @@ def write_initial_weights(
                 f"{side}: leave out text.{side}_word_vectors"
             )
         vectors = match_word_vectors(tokenizer, Path(path), table.width)
-        with torch.no_grad():
+        with torch.no_grad():  # the model multiplies embeddings by `scale`
             table.weight[torch.from_numpy(vectors.rows)] = torch.from_numpy(vectors.matrix) / table.scale
         share = 100 * vectors.found / max(1, vectors.candidates)
         log(f"{path}: vectors for {vectors.found:,} of {vectors.candidates:,} words of the vocabulary ({share:.0f} %)")
