@@ -16,6 +16,7 @@ import dragoman
 from dragoman import cli
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
+from dragoman.lens.word_attention import END_LABEL, word_attention
 from dragoman.run.file_translation import translation_fingerprint
 
 CODES = ["eng_Latn", "fra_Latn", "kin_Latn", "zho_Hans", "zho_Hant"]
@@ -97,6 +98,27 @@ def test_scores_and_inspections_begin_with_the_code(opened: tuple[Any, Any, drag
     (translation,) = chosen.translate(["abc de"], token_scores=True)
     again = chosen.score(["abc de"], [translation.text])[0]
     assert translation.finished is False or again.score == pytest.approx(translation.score, abs=1e-4)
+
+
+def test_attention_of_words_is_that_of_their_tokens(opened: tuple[Any, Any, dragoman.Run]) -> None:
+    """The language codes belong to no word: the attention to them is in the last column, their own in no row."""
+    model, tokenizer, run = opened
+    tokenizer.src_lang = "fra_Latn"
+    source = tokenizer("abc de", return_tensors="pt").input_ids
+    labels = ["kin_Latn", *tokenizer.tokenize("ef gh")]  # the token that is predicted from each row of the attention
+    target = torch.tensor([[2, *tokenizer.convert_tokens_to_ids(labels)]])
+    model.set_attn_implementation("eager")
+    output = model(input_ids=source, decoder_input_ids=target, output_attentions=True)
+    weights = torch.stack(output.cross_attentions).detach().mean((0, 2))[0]  # T S, mean over layers and heads
+    rows = [[labels.index(letter) for letter in word] for word in ("ef", "gh")]
+    read = tokenizer.convert_ids_to_tokens(source[0])
+    columns = [[read.index(letter) for letter in word] for word in ("abc", "de")]
+    expected = torch.tensor([[weights[row][:, column].sum(1).mean() for column in columns] for row in rows])
+    found = word_attention(run.with_languages("fr", "kin_Latn"), "abc de", "ef gh")
+    assert (found.source, found.target) == (["abc", "de", END_LABEL], ["ef", "gh"])
+    assert found.cross is not None
+    torch.testing.assert_close(found.cross[:, :2], expected, atol=1e-5, rtol=1e-4)
+    assert found.cross.sum(1).tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
 
 
 def test_a_missing_or_unknown_language_is_an_error(opened: tuple[Any, Any, dragoman.Run]) -> None:

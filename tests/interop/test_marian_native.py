@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import dragoman
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
+from dragoman.interop.marian import read_marian_checkpoint
 from dragoman.parts.mixer import SequenceLayout
 from dragoman.search import LengthLimit
 
@@ -365,6 +366,15 @@ def test_damaged_folders(tmp_path: Path, vocabulary: Path, arrays: dict[str, Any
     with pytest.raises(UserError, match=message):
         import_checkpoint(folder, tmp_path / "run", lambda text: None)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_does_not_exist(tmp_path: Path, vocabulary: Path, arrays: dict[str, Any]) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty has no model of Marian \(\*\.npz\)"):
+        read_marian_checkpoint(tmp_path / "empty")
+    folder = native_folder(tmp_path / "opus", vocabulary, arrays)
+    with pytest.raises(UserError, match=r"other\.npz is no archive of NumPy arrays"):
+        read_marian_checkpoint(folder / "other.npz")
 
 
 # ---- the layout of transformers

@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.data import IGNORE_INDEX
-from dragoman.objectives.cross_entropy import FusedCrossEntropy, token_metrics, tokens_per_chunk
+from dragoman.objectives.cross_entropy import (
+    FusedCrossEntropy,
+    RDropCrossEntropy,
+    TokenLogProbs,
+    token_metrics,
+    tokens_per_chunk,
+)
 from dragoman.objectives.objective import token_loss
 from dragoman.parts.embedding import OutputLayer
 
@@ -92,6 +98,44 @@ def test_no_labels_give_zero_loss_and_gradients(bias: bool) -> None:
     for gradient in torch.autograd.grad(total, [t for t in (x, weight, b) if t is not None]):
         assert not gradient.any()
     assert [float(one.detach()) for one in token_metrics(x, weight, b, answers)] == [0.0, 0.0, 0.0]
+
+
+def losses(x: Tensor, weight: Tensor, b: Tensor | None, answers: Tensor) -> dict[str, Tensor]:
+    """The total of each function that differentiates the output layer itself."""
+    return {
+        "cross-entropy": FusedCrossEntropy.apply(x, weight, b, answers, 0.1, 6)[0],
+        "R-Drop": RDropCrossEntropy.apply(x[1:], weight, b, answers[1:], 0.1, 2.0, 6)[0],  # an even number of rows
+        "log p": TokenLogProbs.apply(x, weight, b, answers, 6).sum(),
+    }
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_frozen_output_matrix_costs_no_product(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient is not computed; that of x is the same as with a matrix that learns."""
+    x, weight, b, answers = material(bias)
+    expected = {name: torch.autograd.grad(loss, x)[0] for name, loss in losses(x, weight, b, answers).items()}
+
+    def no_product(*_: Tensor) -> Tensor:
+        raise AssertionError("the gradient of the frozen matrix was computed")
+
+    monkeypatch.setattr("dragoman.objectives.cross_entropy._add_product", no_product)
+    for name, loss in losses(x, weight.detach(), b, answers).items():
+        torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected[name])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.parametrize("frozen", [True, False])
+def test_compiled_losses_have_the_same_gradients(frozen: bool) -> None:
+    x, weight, b, answers = material(bias=True)
+    weight = weight.detach().requires_grad_(not frozen)
+    compiled = torch.compile(losses, fullgraph=True, dynamic=False, backend="eager")
+    learned = [tensor for tensor in (x, weight, b) if tensor is not None and tensor.requires_grad]
+    ours, expected = (
+        torch.autograd.grad(torch.stack(list(function(x, weight, b, answers).values())).sum(), learned)
+        for function in (compiled, losses)
+    )
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 def test_large_logits_are_stable() -> None:

@@ -23,7 +23,7 @@ from dragoman.text import Tokenizer
 from dragoman.text.normalization import TextNormalizer
 
 SETTINGS_FILE = "dragoman.json"
-MAX_NEW_TOKENS = 512  # of a target, if neither the run nor the model has a limit
+MAX_NEW_TOKENS = 512  # maximum target length, if the run has none
 
 
 def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
     pair; `languages` maps every language code to its token id.
     """
     framing = run.framing
-    if framing.languages is not None:  # no pair was chosen, so that the codes around a source are open
+    if framing.languages is not None:  # no pair was chosen, so that the language codes around a source are unknown
         raise UserError(
             f"{run.folder} translates between several languages and has no default pair: choose one in Python with "
             "run.with_languages(SOURCE, TARGET).export(…), or fine-tune it with --from and --to"
@@ -57,12 +57,13 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
             "bos": framing.bos,
             "target_prefix": list(framing.forced_bos),
             "eos": framing.eos,
+            # a model may have fewer output tokens than there are special tokens
             "suppressed": [token for token in framing.suppressed if token < run.model.vocab_size],
             "max_target_tokens": max_target_tokens(run),
         }
     elif run.model.num_labels:
         settings["labels"] = label_names(run)
-    if run.model_framing.languages is not None:
+    if run.model_framing.languages is not None:  # a multilingual model, also after a pair was chosen
         settings["languages"] = dict(run.model_framing.languages.ids)
     return settings
 
@@ -70,14 +71,15 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
 def max_target_tokens(run: Run) -> int:
     """Return the maximum number of target tokens: the run's limit (default 512), or the model's positions if fewer."""
     limit = run.length_limit.max or MAX_NEW_TOKENS
-    positions = run.model.max_target_length(torch.tensor([0]))  # for a source of 0 tokens: the most that is possible
+    # for a source of 0 tokens: in a decoder-only model, a source takes positions from the target
+    positions = run.model.max_target_length(torch.tensor([0]))
     return limit if positions is None else min(limit, int(positions))
 
 
 def label_names(run: Run) -> list[str]:
     """Return the name of each output of a model that predicts labels; "" for an output that is no label."""
     tokenizer, count = run.target_tokenizer, run.model.num_labels
-    if tokenizer is run.source_tokenizer:  # an imported checkpoint whose labels have no names
+    if tokenizer is run.source_tokenizer:  # labels without names, of an imported checkpoint: they have no tokenizer
         return [str(label) for label in range(count)]
     return ["" if label == tokenizer.unk else tokenizer.decode([label]) for label in range(count)]
 
@@ -109,7 +111,10 @@ def write_deployment_files(
 
 
 def is_read_by_library(tokenizer: Tokenizer) -> bool:
-    """Whether the `tokenizers` library alone gives the ids of this tokenizer: only Dragoman numbers unknown words."""
+    """Whether the `tokenizers` library alone gives the ids of this tokenizer.
+
+    It does not for imported SentencePiece models, nor if unknown words are distributed among several tokens by a hash.
+    """
     return tokenizer.is_library_tokenizer and not tokenizer.unknown_word_tokens
 
 

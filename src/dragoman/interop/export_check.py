@@ -58,7 +58,7 @@ class ExportCheck:
         equal_outputs: number of sentences with the same beam output, or one that is equally good; None if the model
             generates nothing.
         quantity: what was compared: logits, or the log probabilities of target tokens.
-        search: the search whose outputs were compared.
+        search: the kind of search whose outputs were compared: beam or greedy.
         outputs_must_agree: whether different beam outputs are an error; not if weights were rounded.
         speed: sentences per second of our library and of the other one, if they were measured.
     """
@@ -135,7 +135,7 @@ def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source
         if not texts:
             raise UserError("there are no sample sentences, only empty lines: give at least one sentence (--sentences)")
         return [*texts], None, None
-    store_folder = run.member_folders[0] / "data" / "valid"
+    store_folder = run.member_folders[0] / "data" / "valid"  # of the run itself, or of an ensemble's first run
     if store_folder.exists() and len(store := TokenStore(store_folder)):
         return stored_sentences(run, store, NUM_SAMPLES)
     return [*GENERIC_SENTENCES, *_texts_of_own_tokens(run, NUM_SAMPLES - len(GENERIC_SENTENCES))], None, None
@@ -143,7 +143,7 @@ def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source
 
 def _texts_of_own_tokens(run: Run, count: int) -> list[str]:
     """Return up to `count` texts of nine tokens each, which are taken from all parts of the source vocabulary."""
-    tokenizer, length = run.source_tokenizer, 9  # tokens per text
+    tokenizer, length = run.source_tokenizer, 9  # length: tokens per text
     stride = max(1, tokenizer.vocab_size // (count * length))
     ids = [stride * number % tokenizer.vocab_size for number in range(count * length)]
     # every text gets every `count`-th of the ids; \ufffd: bytes of a byte-level token that are no character
@@ -169,7 +169,7 @@ def verification_search(run: Run) -> Beam:
         # "steps" searches on to the length limit, which others do not offer; "never" has the same result
         early_stopping="never" if beam.early_stopping == "steps" else beam.early_stopping,
         length_limit=LengthLimit(ratio=0, offset=limit, max=limit, min=0),  # ratio 0: whatever the source length
-        rank_unfinished="by_score",
+        rank_unfinished="by_score",  # as others rank hypotheses that reach the length limit without EOS
     )
 
 
@@ -206,7 +206,7 @@ def count_equal_outputs(
 def _is_tie(run: Run, search: Beam, source: list[int], our_output: list[int], their_output: list[int]) -> bool:
     """Whether two targets of a source (all as token ids) have the same score in a beam search, up to rounding."""
     if not their_output:
-        return False  # a score divides by the length
+        return False  # it has no score, which is divided by the length
 
     def normalized_score(target: list[int]) -> float:
         """Return log p of the target, divided by its length to the power of the length penalty."""

@@ -49,7 +49,7 @@ class WrittenExport:
 
     Attributes:
         model: the model in the terms of the other library, such as its class.
-        notes: what the user should know: settings that the format does not have, files that differ from the usual.
+        notes: sentences for the user, such as on settings that the format does not have.
     """
 
     model: str
@@ -59,8 +59,8 @@ class WrittenExport:
 class Exporter(Protocol):
     """Writes runs in the format of another library, and verifies what it has written.
 
-    `library` is the package that opens the result, `extra` the extra of Dragoman that installs it, `dtypes` the
-    number formats that the format can store.
+    `library` is the package that opens the result. `extra` names the optional dependencies of Dragoman that install it,
+    as in pip install 'dragoman[onnx]'. `dtypes` are the number formats in which weights can be stored.
     """
 
     library: ClassVar[str]
@@ -85,10 +85,10 @@ class ExportResult:
         folder: the new folder.
         format: the name of the format.
         model: the model in the terms of the other library, such as its class.
-        notes: what the user should know about it.
+        notes: sentences for the user, such as on settings that the format does not have.
         check: the result of the verification; None if the other library is not installed.
         library: the package that verifies the format.
-        extra: the extra of Dragoman that installs it.
+        extra: the optional dependencies of Dragoman that install it, as in pip install 'dragoman[onnx]'.
         files: paths of the written files, relative to the folder.
     """
 
@@ -144,7 +144,7 @@ def export_run(
         log(f"writing {out}")
         try:
             written = exporter.write(run, unfinished)
-        except SafetensorError as error:  # a full disk, among others
+        except SafetensorError as error:  # what safetensors raises in place of an OSError, as for a full disk
             raise OSError(str(error)) from None
         check = None
         if is_installed(exporter.library):
@@ -172,7 +172,7 @@ def export_run(
 
 
 def create_exporter(to: str, options: ExportOptions) -> Exporter:
-    """Return the exporter of the format `to`, such as "onnx".
+    """Return the exporter of the format `to`, a key of `EXPORTERS` such as "onnx".
 
     Raise a UserError if there is no such format, or if it cannot store weights in the number format of the options.
     """

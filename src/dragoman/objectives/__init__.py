@@ -45,11 +45,14 @@ def objective_class(name: str) -> type[Objective]:
 def objective_settings(name: str) -> dict[str, inspect.Parameter]:
     """Return the settings of the training objective `name`: the keyword-only parameters of its class, by name."""
     parameters = inspect.signature(objective_class(name), eval_str=True).parameters
-    return {key: p for key, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {key: parameter for key, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
 def check_objective(name: str, settings: Mapping[str, Any]) -> None:
-    """Raise a UserError unless the objective `name` has all these settings, with values of valid types and ranges."""
+    """Raise a UserError unless the objective `name` has all these settings, with values of valid types.
+
+    Settings whose names end in "_rate" are probabilities, from 0 to 1.
+    """
     parameters = objective_settings(name)
     for key, value in settings.items():
         if key not in parameters:

@@ -63,10 +63,11 @@ class FusedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return Σ of the smoothed cross-entropy, −Σ log p(label) and −Σ mean log p, and store the gradients.
 
-        x (N D) are the inputs of the output layer with weight (V D) and bias (V); labels (N) may be ignored.
-        The loss of a label is −(1 − ε) log p(label) − ε mean log p, ε being `smoothing`. For n = `chunk_size` tokens at
-        a time, logits, e = exp(logits − max) and s = Σ e are computed, and from them loss and gradients: ∂/∂logits is
-        e/s − (1 − ε) at the label − ε/V everywhere, where 1/s and ε/V are applied after the matrix products.
+        x (N D) are the inputs of the output layer with weight (V D) and bias (V); labels (N) equal to `IGNORE_INDEX` do
+        not count. The loss of a label is −(1 − ε) log p(label) − ε mean log p, ε being `smoothing`. For `chunk_size`
+        tokens (n) at a time, logits, e = exp(logits − max) and s = Σ e are computed, and from them loss and gradients:
+        ∂/∂logits is e/s − (1 − ε) at the label − ε/V everywhere, where 1/s and ε/V are applied after the matrix
+        products.
         """
         cast_weight = weight.to(x.dtype)
         vocab_size = weight.shape[0]
@@ -111,10 +112,7 @@ class FusedCrossEntropy(torch.autograd.Function):
 
         The other outputs of `forward` are not differentiable.
         """
-        scale = gradients[0]
-        grad_x, grad_weight, grad_bias = ctx.saved_tensors
-        grad_weight, grad_bias = (None if grad is None else grad * scale for grad in (grad_weight, grad_bias))
-        return grad_x * scale.to(grad_x.dtype), grad_weight, grad_bias, None, None, None
+        return (*_scale_gradients(ctx.saved_tensors, gradients[0]), None, None, None)
 
 
 class RDropCrossEntropy(torch.autograd.Function):
@@ -141,14 +139,15 @@ class RDropCrossEntropy(torch.autograd.Function):
         """Return the total loss, −Σ log p(label), −Σ mean log p and Σ of both divergences, and store the gradients.
 
         x (2N D) are inputs of the output layer from two passes over the same N tokens, one after the other; labels (2N)
-        may be ignored. The mean of both KL divergences has the weight `alpha`. `chunk_size` rows of x, n tokens of each
-        pass, are processed at a time. With δ = log p₁ − log p₂, the divergences sum to Σ (p₁ − p₂) δ; their gradient
-        with respect to the logits of pass 1 (+) and 2 (−), `grad_divergence`, is ±(p (δ − Σ p δ) + p₁ − p₂).
+        equal to `IGNORE_INDEX` do not count. The mean of both KL divergences has the weight `alpha`. `chunk_size` rows
+        of x, n tokens of each pass, are processed at a time. With δ = log p₁ − log p₂, the divergences sum to
+        Σ (p₁ − p₂) δ; their gradient with respect to the logits of pass 1 (+) and 2 (−), `grad_divergence`, is
+        ±(p (δ − Σ p δ) + p₁ − p₂).
         """
         half, vocab_size = len(x) // 2, len(weight)  # half: N
         cast_weight, passes = weight.to(x.dtype), x.unflatten(0, (2, half))  # passes: 2 N D
         grad_x = torch.empty_like(passes)
-        grad_weight = torch.zeros_like(weight)
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # not if it is frozen
         grad_bias = None if bias is None else torch.zeros_like(bias)
         sums = [_zero(x) for _ in range(3)]  # of the three losses below
         tokens_at_a_time = max(1, chunk_size // 2)
@@ -171,7 +170,8 @@ class RDropCrossEntropy(torch.autograd.Function):
             grad_logits = mask * (p - label_target - smoothing / vocab_size + alpha / 2 * grad_divergence)
             grad_logits = grad_logits.flatten(0, 1).to(x.dtype)  # 2n V
             grad_x[:, start:stop] = (grad_logits @ cast_weight).unflatten(0, (2, -1))
-            grad_weight = _add_product(grad_weight, grad_logits.T, chunk)
+            if grad_weight is not None:
+                grad_weight = _add_product(grad_weight, grad_logits.T, chunk)
             if grad_bias is not None:
                 grad_bias = grad_bias + at_least_float32(grad_logits).sum(0)
         nll, smooth, divergence = sums
@@ -186,7 +186,7 @@ class RDropCrossEntropy(torch.autograd.Function):
 
         The other outputs of `forward` are not differentiable.
         """
-        return (*FusedCrossEntropy.backward(ctx, gradients[0]), None)
+        return (*_scale_gradients(ctx.saved_tensors, gradients[0]), None, None, None, None)
 
 
 class TokenLogProbs(torch.autograd.Function):
@@ -202,7 +202,7 @@ class TokenLogProbs(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk_size: int) -> Tensor:
         """Return log p of the labels (N) from x (N D), weight (V D) and bias (V), for `chunk_size` tokens at a time.
 
-        It is 0 for ignored labels.
+        It is 0 for ignored labels (`IGNORE_INDEX`).
         """
         normalizers, log_probs = [], []
         for chunk, label in zip(x.split(chunk_size), labels.split(chunk_size)):
@@ -222,7 +222,8 @@ class TokenLogProbs(torch.autograd.Function):
         x, weight, bias, labels, normalizers = ctx.saved_tensors
         grad_log_p = gradients[0].masked_fill(labels == IGNORE_INDEX, 0.0)
         cast_weight = weight.to(x.dtype)
-        grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
+        grad_x = torch.empty_like(x)
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # not if it is frozen
         grad_bias = None if bias is None else torch.zeros_like(bias)
         for start in range(0, len(x), ctx.chunk_size):
             chunk = slice(start, start + ctx.chunk_size)
@@ -230,10 +231,19 @@ class TokenLogProbs(torch.autograd.Function):
             g = grad_log_p[chunk, None]
             grad_logits = _subtract_at(p.mul_(-g), labels[chunk].clamp(min=0)[:, None], -g).to(x.dtype)
             grad_x[chunk] = grad_logits @ cast_weight
-            grad_weight = _add_product(grad_weight, grad_logits.T, x[chunk])
+            if grad_weight is not None:
+                grad_weight = _add_product(grad_weight, grad_logits.T, x[chunk])
             if grad_bias is not None:
                 grad_bias = grad_bias + at_least_float32(grad_logits).sum(0)
         return grad_x, grad_weight, grad_bias, None, None
+
+
+def _scale_gradients(stored: tuple[Tensor | None, ...], scale: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, weight and bias that a forward pass has stored, times the gradient of the total.
+
+    Those of the weight and the bias may be None.
+    """
+    return tuple(None if gradient is None else gradient * scale.to(gradient.dtype) for gradient in stored)
 
 
 def _chunk_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -243,7 +253,7 @@ def _chunk_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _zero(x: Tensor) -> Tensor:
-    """Return a scalar zero on the device of x, in float32 or better."""
+    """Return a scalar zero, the start of a sum of losses, on the device of x, in float32 or better."""
     return torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
 
 
@@ -258,7 +268,10 @@ def _subtract_at(matrix: Tensor, label: Tensor, subtrahend: Tensor) -> Tensor:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return `total` plus the matrix product of `left` and `right`, in float32 or better; it may change `total`."""
+    """Return `total` plus the matrix product of `left` and `right`, in float32 or better.
+
+    It is computed in place in float32 and float64. Products of 16-bit matrices are added in float32.
+    """
     if left.dtype in (torch.float32, torch.float64):
         return total.addmm_(left, right)
     if left.is_cuda:

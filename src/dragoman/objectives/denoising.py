@@ -112,7 +112,7 @@ class SpanCorruptionObjective(SequenceObjective):
         """
         framing = self.task.framing
         source, target = self.corrupt_spans(store.source(index), random)
-        # a long line is split into several texts, of which the last has the suffix (EOS)
+        # a long line is split into several texts, of which only the last has the suffix (EOS) in the source
         suffix = framing.source_suffix if store.ends_line(index) else ()
         return BatchRow(
             concat_ids(framing.source_prefix, source, suffix), concat_ids((framing.bos,), target, (framing.eos,))
@@ -126,7 +126,7 @@ def sentinel_ids(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     vocabulary and the model's, which has `vocab_size` tokens.
     """
     ids = tokenizer.special_token_ids  # name → id
-    possible_names = [f"<extra_id_{n}>" for n in range(len(ids))]
+    possible_names = [f"<extra_id_{number}>" for number in range(len(ids))]  # at most all special tokens
     imported = [ids[name] for name in possible_names if name in ids]
     return tuple(imported or range(tokenizer.vocab_size, vocab_size))
 

@@ -48,9 +48,9 @@ class LanguageModelObjective(SequenceObjective):
         return BatchRow(source=concat_ids(()), target=concat_ids(bos, ids, eos))
 
     def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-        """Return for each text how many tokens its row of a batch has: the text and BOS, from which EOS is predicted.
+        """Return for each text how many tokens the model reads in its row of a batch: BOS and the text.
 
-        The arguments are equal: both are the numbers of tokens of the texts.
+        EOS is only a label. The arguments are equal: both are the numbers of tokens of the texts.
         """
         return target_lengths + 1  # BOS
 
@@ -88,11 +88,12 @@ class ConcatenationObjective(LanguageModelObjective):
         return BatchRow(source=concat_ids(()), target=target)
 
     def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-        """Return for each pair how many tokens its row of a batch has: source and target with special tokens.
+        """Return for each pair how many tokens the model reads in its row: source and target with special tokens.
 
-        The arguments are the numbers of source and target tokens of the pairs, without special tokens.
+        EOS is only a label. The arguments are the numbers of source and target tokens of the pairs, without special
+        tokens.
         """
-        return source_lengths + target_lengths + self.framing_length + 1  # BOS before the target, or EOS after it
+        return source_lengths + target_lengths + self.framing_length + 1  # BOS before the target
 
 
 class DialogueObjective(Objective):
@@ -166,9 +167,9 @@ class UnifiedLanguageObjective(Objective):
         """
         framing, ids = self.task.framing, store.source(index)
         choice = random.random()  # from 0 to 1, divided among the three masks
-        no_label = [framing.pad]
+        no_label = [framing.pad]  # padding as label stands for none
         ends_line = store.ends_line(index)  # a long line is split into several texts, of which the last has EOS
-        next_after_text = framing.eos if ends_line else framing.pad
+        next_after_text = framing.eos if ends_line else framing.pad  # label of the last token
         if choice < self.bidirectional:
             masked, labels = self.masker(ids, random)
             eos = [framing.eos] if ends_line else []
@@ -176,9 +177,10 @@ class UnifiedLanguageObjective(Objective):
             target = concat_ids(no_label * len(framing.source_prefix), labels, no_label * len(eos))
             return BatchRow(source, target, sentence_label=len(source))
         if choice < self.bidirectional + self.left_to_right or len(ids) < 2:
+            # the label of the last token of the prefix is the first token of the text
             target = concat_ids(no_label * (len(framing.source_prefix) - 1), ids, (next_after_text,))
             return BatchRow(concat_ids(framing.source_prefix, ids), target)
-        split = 1 + int(random.random() * (len(ids) - 1))  # number of tokens of the first part
+        split = 1 + int(random.random() * (len(ids) - 1))  # tokens of the first part; each part has one at least
         prefix = concat_ids(framing.source_prefix, ids[:split], framing.source_suffix)
         source = concat_ids(prefix, (framing.bos,), ids[split:])
         target = concat_ids(no_label * len(prefix), ids[split:], (next_after_text,))
@@ -196,7 +198,7 @@ class UnifiedLanguageObjective(Objective):
 
         The arguments are equal: both are the numbers of tokens of the texts.
         """
-        return source_lengths + self.framing_length + 1  # EOS after the text, or BOS between its parts
+        return source_lengths + self.framing_length + 1  # EOS after the text, or BOS between its two parts
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the cross-entropy of the labeled tokens; the training step is not used.

@@ -74,7 +74,8 @@ class MaskedLanguageObjective(Objective):
         self.masker = make_masker(task, mask_rate)
         self.distinct_epochs = mask_copies  # the maskings repeat after this number of epochs; None: never
         self.next_sentence, self.max_length = next_sentence, max_length
-        self.supports_packing &= not next_sentence  # the sentence label is predicted from the first token of a row
+        # a sentence label is predicted from the first token of a row, which cannot hold several examples then
+        self.supports_packing &= not next_sentence
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build the training example of text number `index` of the store: some tokens are masked, and have labels.
@@ -138,11 +139,13 @@ class MaskedLanguageObjective(Objective):
         """
         features = self.model.forward_features(batch.source, source_layout(batch), token_types=batch.token_type_ids)
         loss = self.source_token_loss(features, batch)
+        # without a pooler, a model has no output layer for sentence labels
         if not self.next_sentence or self.model.pooler is None or batch.sentence_labels is None:
             return loss
         logits = at_least_float32(self.model.pooler(features.output))  # B 2
         sentence_loss = F.cross_entropy(logits, batch.sentence_labels)
-        accuracy = (logits.argmax(-1) == batch.sentence_labels).sum() / (batch.sentence_labels != IGNORE_INDEX).sum()
+        is_correct, is_label = logits.argmax(-1) == batch.sentence_labels, batch.sentence_labels != IGNORE_INDEX
+        accuracy = is_correct.sum() / is_label.sum()
         # means over sentences are multiplied by the number of token labels, by which the sums of a `Loss` are divided
         metrics = {
             "next_sentence_loss": sentence_loss.detach() * loss.num_labels,
@@ -171,7 +174,7 @@ def make_masker(
     stay, and the others become the mask token; with probability `ngram_share`, a bigram or trigram is selected at once.
     """
     tokenizer = task.source_tokenizer
-    # the first ids are special tokens and, in vocabularies of subwords, bytes
+    # the first ids are special tokens and, in vocabularies without unknown words, bytes
     first_word = len(SPECIAL_TOKENS) + (0 if tokenizer.has_unknown_words else len(BYTE_TOKENS))
     return MaskedLanguageModeling(
         vocab_size=tokenizer.vocab_size,
@@ -234,7 +237,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         self.discriminator_weight = discriminator_weight
 
     def describe_row(self, row: BatchRow) -> str:
-        """Say what the discriminator predicts, which the tokens of a training example do not show."""
+        """Say what the discriminator predicts, which the tokens of a training example (`row`) do not show."""
         return "the discriminator finds the tokens that the generator gets wrong"
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
@@ -242,7 +245,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
 
         The training step is not used.
         """
-        features, loss_sums = self._generator_loss(batch)
+        features, loss_sums = self._generator_loss(batch)  # of the N masked tokens, N D; losses by name
         with torch.no_grad():
             replacements = sample_tokens(self.model.generator.output(features))
         return self._add_discriminator_loss(batch, loss_sums, replacements)

@@ -82,7 +82,7 @@ def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution 
 def _tokens_per_chunk(output: OutputLayer, x: Tensor) -> int:
     """Return for how many of N tokens at a time log-probabilities are computed from features x (N D).
 
-    The number limits the memory. If x holds log-probabilities already, these are all N.
+    The number limits the memory. If x holds log-probabilities (N V) already, these are all N.
     """
     return max(1, len(x)) if output.reads_log_probs else tokens_per_chunk(x, output.weight)
 
@@ -93,5 +93,6 @@ def _map_chunks(function: Callable[..., Any], tensors: list[Tensor], chunk_size:
     With several chunks, the backward pass computes each again, so that the probabilities of one chunk exist at a time.
     """
     if len(tensors[0]) > chunk_size and torch.is_grad_enabled():
+        # the functions draw no random numbers, whose state would have to be restored
         function = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
     return [function(*chunk) for chunk in zip(*(tensor.split(chunk_size) for tensor in tensors))]

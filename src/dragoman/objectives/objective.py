@@ -120,7 +120,7 @@ class Objective(nn.Module):
         self.distinct_epochs: int | None = None  # epochs after which the same rows repeat; None: never
         self.doubled = False  # a batch contains every row twice, to compare two passes with different dropout
         self.static_shapes = True  # every step is the same computation and can be captured as a CUDA graph
-        self.supports_packing = task.model.supports_packing
+        self.supports_packing = task.model.supports_packing  # several examples can be concatenated to one row
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
@@ -151,7 +151,7 @@ class Objective(nn.Module):
         return self(batch)
 
     def text_metrics(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return metrics of decoded validation sentences, by name, besides those that every objective has."""
+        """Return metrics of decoded validation sentences, by name, besides those of every objective; here none."""
         return {}
 
     def row_length(self, source_lengths: NDArray[Any], target_lengths: NDArray[Any]) -> NDArray[Any]:
@@ -223,7 +223,7 @@ class SequenceObjective(Objective):
     rdrop_alpha = 0.0  # weight of the mean KL divergence between two passes
 
     def decoder_inputs(self, batch: Batch, step: int) -> Tensor:
-        """Return the tokens that the decoder reads at a training step, B T: the target itself (teacher forcing)."""
+        """Return the tokens that the decoder reads at training step `step`, B T: here the target (teacher forcing)."""
         return batch.target
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:

@@ -46,7 +46,7 @@ def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> 
 
 
 def corrupt_row(objective: Objective, store: TokenStore, index: int, seed: int) -> BatchRow | None:
-    """Return text number `index` of the store as the objective corrupts it in training, with random numbers by `seed`.
+    """Return the training example of text number `index` of the store, corrupted with random numbers by `seed`.
 
     None if the objective corrupts nothing.
     """
@@ -72,11 +72,10 @@ def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
 def _render(objective: Objective, ids: Sequence[int] | np.ndarray) -> str:
     """Decode token ids as text, in which masks, sentinels and separators appear by their names."""
     tokenizer, model = objective.task.target_tokenizer, objective.task.model
-    names = {token: f"<extra_id_{n}>" for n, token in enumerate(sentinel_ids(tokenizer, model.vocab_size))}  # by id
+    sentinels = sentinel_ids(tokenizer, model.vocab_size)
+    names = {token: f"<extra_id_{number}>" for number, token in enumerate(sentinels)}  # token id → name
     symbols = {tokenizer.mask: "<mask>", tokenizer.sep: "<sep>", tokenizer.cls: "<cls>"}
-    names |= {
-        token: name for token, name in symbols.items() if token is not None
-    }  # None: the tokenizer has no such one
+    names |= {token: name for token, name in symbols.items() if token is not None}  # None: the tokenizer lacks it
     rendered: list[str] = []  # texts and names, in the order of the tokens
     pending: list[int] = []  # tokens since the last named one
     for token in [*map(int, ids), None]:  # None marks the end

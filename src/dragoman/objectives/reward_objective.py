@@ -147,7 +147,8 @@ class RewardObjective(SequenceObjective):
         if candidates == "beam":
             self.search = Beam(size=num_candidates, n_best=num_candidates)
         self.subword_samplers = bpe_dropout_segmenters(task)
-        self.static_shapes = self.supports_packing = False  # the candidates of every step have other lengths
+        # the candidates of every step have other lengths: neither CUDA graphs nor several examples in a row (packing)
+        self.static_shapes = self.supports_packing = False
 
     @classmethod
     def rows_per_pair(cls, settings: Mapping[str, Any]) -> int:
@@ -232,7 +233,7 @@ class RewardObjective(SequenceObjective):
             max_lengths = torch.minimum(max_lengths, limit.clamp(min=1))
         was_training = model.training
         model.eval()
-        # CUDA graphs must not refer to the weights that autocast converts and caches for a step
+        # without autocast: its converted weights live for one step, so that CUDA graphs must not refer to them
         with torch.autocast(source.device.type, enabled=False), cumulative_sums_allowed():
             results = engine.search(source, lengths, max_lengths, keys)
         model.train(was_training)
@@ -260,7 +261,10 @@ class RewardObjective(SequenceObjective):
         return self.metric.paired([self._text(tokens) for tokens in labels], references) / 100
 
     def _text(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids; those that the tokenizer does not know, such as sentinels, have none."""
+        """Return the text of token ids without special and forced tokens.
+
+        Ids that the tokenizer does not know, such as those of sentinels, are left out, too.
+        """
         tokenizer, framing = self.task.target_tokenizer, self.task.framing
         ignored = {framing.eos, *framing.suppressed, *framing.forced_bos}
         return tokenizer.decode([token for token in tokens if token not in ignored and token < tokenizer.vocab_size])
@@ -289,14 +293,15 @@ class RewardObjective(SequenceObjective):
         weights = torch.from_numpy(candidates.advantages()).to(log_p)
         surrogate = -(weights * log_p).sum()
         shares = candidates.counts / candidates.sum_by_sentence(candidates.counts.astype(float))
+        # the value of the surrogate cancels out, its gradient remains
         return surrogate - surrogate.detach() - float((shares * candidates.rewards).sum())
 
 
 @contextmanager
 def cumulative_sums_allowed() -> Iterator[None]:
-    """Allow sampling while torch's deterministic algorithms are enabled (`training.deterministic`).
+    """Disable torch's check for deterministic algorithms (setting `training.deterministic`) to allow sampling.
 
-    Torch then rejects all cumulative sums on a GPU, but those over rows, which sampling needs, are deterministic.
+    The check rejects all cumulative sums on a GPU, but those over rows, which sampling needs, are deterministic.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
@@ -345,7 +350,7 @@ class MinimumRiskObjective(RewardObjective):
             candidates=candidates,
             num_candidates=num_candidates,
             temperature=temperature,
-            baseline="none",
+            baseline="none",  # the risk is differentiated exactly
             likelihood_weight=likelihood_weight,
             dropout_enabled=dropout_enabled,
         )

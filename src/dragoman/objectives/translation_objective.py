@@ -73,6 +73,7 @@ class TranslationObjective(SequenceObjective):
         if model.is_decoder_only and model.supports_packing and can_concatenate:
             self.labels_source, self.build_row = True, self._concatenated_row
         self.doubled, self.static_shapes = rdrop_alpha > 0, not sampling_rate
+        # a decoder-only model is packed only if a row is source and target concatenated
         self.supports_packing = model.supports_packing and (self.labels_source or not model.is_decoder_only)
 
     def _concatenated_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
@@ -94,7 +95,7 @@ class TranslationObjective(SequenceObjective):
 
         With scheduled sampling, a share of them that depends on the step is sampled from the model.
         """
-        if self.sampling_rate and torch.is_grad_enabled():
+        if self.sampling_rate and torch.is_grad_enabled():  # in training, not in validation
             return self._sampled_inputs(batch, self.sampling_ratio(step))
         return batch.target
 
@@ -119,7 +120,7 @@ class TranslationObjective(SequenceObjective):
         chunks = [features.select_rows(slice(start, start + rows)) for start in range(0, count, rows)]
         sampled = torch.cat([sample_tokens(self.model.logits(chunk)) for chunk in chunks])  # B T: the next tokens
         is_replaced = torch.rand(target.shape, device=target.device) < ratio
-        is_replaced &= target_layout.positions > 0  # BOS stays
+        is_replaced &= target_layout.positions > 0  # BOS, at position 0, stays
         inputs = torch.where(is_replaced, sampled.roll(1, 1), target)  # a predicted token is the next input
         return inputs.repeat(copies, 1)
 

@@ -88,12 +88,12 @@ class UnifiedMaskedObjective(Objective):
         `TARGET_SEGMENT` have the sequence-to-sequence mask.
         """
         framing, ids = self.task.framing, store.source(index)
-        mask_choice, split_choice = random.random(2)
+        mask_choice, split_choice = random.random(2)  # from 0 to 1: the attention mask, whether to split
         mask_number = int((mask_choice >= self.bounds).sum())  # how many of the three bounds it exceeds
         token_type = (FIRST_SEGMENT, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SOURCE_SEGMENT)[mask_number]
         split = len(ids)  # number of tokens of the first segment: all
         if len(ids) > 1 and (token_type == SOURCE_SEGMENT or (token_type == FIRST_SEGMENT and split_choice < 0.5)):
-            split = 1 + int(random.random() * (len(ids) - 1))
+            split = 1 + int(random.random() * (len(ids) - 1))  # each segment has one token at least
         elif token_type == SOURCE_SEGMENT:
             token_type = LEFT_TO_RIGHT  # a single token cannot be split
         first = concat_ids(framing.source_prefix, ids[:split], framing.source_suffix)
@@ -102,8 +102,9 @@ class UnifiedMaskedObjective(Objective):
         second_type = {FIRST_SEGMENT: SECOND_SEGMENT, SOURCE_SEGMENT: TARGET_SEGMENT}.get(token_type, token_type)
         types = np.repeat([token_type, second_type], [len(first), len(second)])
         maskable = np.concatenate([self._is_text(first), self._is_text(second)])
-        maskable[-1] = token_type in (LEFT_TO_RIGHT, SOURCE_SEGMENT) and store.ends_line(index)  # EOS
-        labels = np.full(len(tokens), framing.pad)
+        # EOS is predicted where generation has to end with it, and only at the end of a line
+        maskable[-1] = token_type in (LEFT_TO_RIGHT, SOURCE_SEGMENT) and store.ends_line(index)
+        labels = np.full(len(tokens), framing.pad)  # padding: no label
         tokens[maskable], labels[maskable] = self.masker(tokens[maskable], random)
         return BatchRow(tokens, labels, token_type_ids=types)
 
@@ -121,13 +122,16 @@ class UnifiedMaskedObjective(Objective):
     def row_length(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
         """Return for each text how many tokens its row of a batch has at most: the text with special tokens.
 
-        These are the tokens before and after a source and, if the text is split, a separator and another EOS. The
-        arguments are equal: both are the numbers of tokens of the texts.
+        These are the tokens before and after a source (its framing) and, if the text is split, a separator and another
+        EOS. The arguments are equal: both are the numbers of tokens of the texts.
         """
         return source_lengths + self.framing_length + 2  # separator, EOS
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        """Compute the cross-entropy of the masked tokens; the training step is not used."""
+        """Compute the cross-entropy of the masked tokens; the training step is not used.
+
+        The token types of a row stand for its attention mask.
+        """
         assert batch.token_type_ids is not None
         features = self.model.forward_segments(batch.source, source_layout(batch), batch.token_type_ids)
         return self.source_token_loss(features, batch)

@@ -57,7 +57,7 @@ class CTranslate2Exporter:
     dtypes: ClassVar[tuple[str, ...]] = tuple(CT2_TOLERANCES)
 
     def __init__(self, options: ExportOptions) -> None:
-        """Keep the options; raise an error if CTranslate2, which converts the weights, is not installed."""
+        """Keep the number format of the weights; raise an error if CTranslate2, which converts them, is missing."""
         if not is_installed(self.library):
             raise UserError(
                 "an export to CTranslate2 needs the package ctranslate2: install it with pip install "
@@ -76,11 +76,12 @@ class CTranslate2Exporter:
         if not run.model.can_generate:
             return self._write_encoder_files(run, folder)
         vocabularies = sorted(path.name for path in folder.glob("*vocabulary.json"))  # shared, or source and target
+        # `options` are passed to translate_batch or generate_batch by the example program
         settings = deployment_settings(run, "CTranslate2") | {"options": generation_options(run)}
         files = {"model.bin, config.json": f"the model, with {self.dtype} weights"}
         files[", ".join(vocabularies)] = "the tokens"
         if run.model.is_decoder_only:
-            if not run.is_language_model:  # the program generates what follows the source and the target's BOS
+            if not run.is_language_model:  # the prompt is the source and the target's BOS, as one sequence
                 settings["source_suffix"].append(run.framing.bos)
             write_deployment_files(run, folder, settings, "generate_with_ctranslate2.py", files)
             return WrittenExport("CTranslate2 Generator", _notes(run))
@@ -89,7 +90,11 @@ class CTranslate2Exporter:
         return WrittenExport("CTranslate2 Translator", _notes(run))
 
     def _write_encoder_files(self, run: Run, folder: Path) -> WrittenExport:
-        """Write what an encoder needs, with the weights of its output layer, which CTranslate2 does not compute."""
+        """Write vocabulary, tokenizer, settings and an example program that uses the encoder.
+
+        CTranslate2 computes no output layer of an encoder. If it predicts labels and is simple enough for the example
+        program (a linear layer, at most after a dense layer with tanh), its weights are written to a file of their own.
+        """
         files = {"model.bin, config.json": f"the encoder, with {self.dtype} weights", "vocabulary.json": "the tokens"}
         note = "CTranslate2 computes hidden states, not the output layer"
         output = run.model.output
@@ -107,13 +112,14 @@ class CTranslate2Exporter:
     def verify(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
         """Compare scores, logits or hidden states of given sentences, and what a beam search finds.
 
-        Nothing is suppressed in these searches: CTranslate2 removes tokens before the softmax, we do after it.
+        No tokens are suppressed in these searches, since the scores would differ: CTranslate2 removes such tokens
+        before the softmax, we do after it.
         """
         import ctranslate2
 
         run = copy(run)
         run.special_tokens = replace(run.special_tokens, suppressed=())
-        ctranslate2.set_log_level(logging.ERROR)  # a CPU that computes float16 weights in float32 is no problem
+        ctranslate2.set_log_level(logging.ERROR)  # no warning that a CPU computes float16 weights in float32
         with torch.inference_mode():
             outputs: Sequence[list[int]] | None = None  # token ids that a beam search finds
             if not run.model.can_generate:
@@ -136,9 +142,9 @@ class CTranslate2Exporter:
 
 
 def is_tanh_or_linear(output: nn.Module) -> bool:
-    """Whether an output layer is only linear, or has before it a dense layer (`transform`) with tanh and no other."""
+    """Whether the module before the linear output layer (`transform`) has tanh as activation, or has none."""
     tanh = ACTIVATIONS["tanh"]
-    return getattr(output.transform, "activation", tanh) is tanh  # a transform of None has no activation
+    return getattr(output.transform, "activation", tanh) is tanh  # nn.Identity and nn.Linear have no activation
 
 
 def generation_options(run: Run) -> dict[str, Any]:
@@ -147,6 +153,7 @@ def generation_options(run: Run) -> dict[str, Any]:
     A language model samples, as `dragoman generate` does. `suppress_sequences` are sequences of one token each.
     """
     target_names = _target_names(run)
+    # a model may have fewer output tokens than there are special tokens
     suppressed = [[target_names[token]] for token in run.framing.suppressed if token < run.model.vocab_size]
     if run.is_language_model:
         return {"sampling_topk": 0, "sampling_topp": 0.95, "max_length": 50, "suppress_sequences": suppressed}
@@ -154,7 +161,8 @@ def generation_options(run: Run) -> dict[str, Any]:
     min_length, max_length = ("min_length", "max_length") if run.model.is_decoder_only else LENGTH_OPTIONS
     options: dict[str, Any] = {
         "beam_size": beam.size,
-        # our other stopping rules continue until a hypothesis cannot be improved; here that needs more patience
+        # our rules other than `early_stopping=True` search on until no hypothesis can be improved; CTranslate2 comes
+        # close to that if it waits for more finished hypotheses
         "patience": 1 if beam.early_stopping is True else EXACT_PATIENCE,
         "length_penalty": beam.length_penalty,
         "suppress_sequences": suppressed,
@@ -170,7 +178,7 @@ def generation_options(run: Run) -> dict[str, Any]:
 
 def _notes(run: Run) -> tuple[str, ...]:
     """Return sentences for the user on what CTranslate2's search does differently from the run's."""
-    if run.is_language_model:  # it samples
+    if run.is_language_model:  # it samples, so that scores and sources play no role
         return ()
     beam, notes = run.beam_config(), []
     if beam.length_normalization != "power" and beam.length_penalty:
@@ -188,7 +196,7 @@ def _target_names(run: Run) -> list[str]:
 
 
 def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tuple[float, Sequence[list[int]]]:
-    """Compare log p of the target tokens of each pair.
+    """Compare log p of the target tokens of each pair, given the source and the earlier target tokens.
 
     Returns the largest relative error, and the token ids that a beam search of CTranslate2 finds for each source.
     """
@@ -199,7 +207,7 @@ def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tu
     assert source_embeddings is not None  # CTranslate2 has no models of images or sound
     source_names = vocabulary(run.source_tokenizer, len(source_embeddings.weight))
     sources = [[source_names[token] for token in ids] for ids in samples.source_ids]
-    targets = [[*ids[1:], framing.eos] for ids in samples.target_ids]  # without BOS
+    targets = [[*ids[1:], framing.eos] for ids in samples.target_ids]  # `target_ids` have BOS, but no EOS
     named_targets = [[target_names[token] for token in ids[:-1]] for ids in targets]  # CTranslate2 adds EOS
     scores = [result.log_probs for result in translator.score_batch(sources, named_targets)]
     errors = []
@@ -207,13 +215,14 @@ def _compare_translator(run: Run, translator: Any, samples: ExportSamples) -> tu
         ours = logits.log_softmax(-1).gather(1, torch.tensor(target, device=logits.device)[:, None])[:, 0]
         # relative to the logits: log p of a target that is almost certain may be arbitrarily small
         errors.append((ours.cpu() - torch.tensor(log_probs)).abs().max() / logits.abs().max().cpu())
-    forced_tokens = [target_names[token] for token in framing.forced_bos]
+    forced_tokens = [target_names[token] for token in framing.forced_bos]  # that follow BOS in every target
+    limit = _beam_limit(run)
     results = translator.translate_batch(
         sources,
         target_prefix=[forced_tokens] * len(sources),
         return_end_token=True,
         min_decoding_length=0,
-        max_decoding_length=(limit := _beam_limit(run)),
+        max_decoding_length=limit,
         **_beam_options(run, limit),
     )
     token_ids = {token: token_id for token_id, token in enumerate(target_names)}
@@ -235,13 +244,13 @@ def _compare_generator(run: Run, generator: Any, samples: ExportSamples) -> tupl
     error = relative_error(teacher_forced_logits(run, samples), theirs)
     if run.is_language_model:
         return error, None
-    names = _target_names(run)
+    names, limit = _target_names(run), _beam_limit(run)
     prompts = [[names[token] for token in (*ids, run.framing.bos)] for ids in samples.source_ids]
     results = generator.generate_batch(
         prompts,
         include_prompt_in_result=False,
         return_end_token=True,
-        max_length=(limit := _beam_limit(run)),
+        max_length=limit,
         **_beam_options(run, limit),
     )
     return error, [list(result.sequences_ids[0]) for result in results]
@@ -255,9 +264,10 @@ def _beam_limit(run: Run) -> int:
 
 
 def _beam_options(run: Run, limit: int) -> dict[str, Any]:
-    """Return the options of a beam search that continues to the length limit, as our exact stopping rule does.
+    """Return the options of a beam search that continues to the length limit, `limit` tokens.
 
-    With a patience of `limit`, it would stop earlier only after `limit` times its beam size finished hypotheses.
+    It finds what our exact stopping rule finds. CTranslate2 stops earlier after `patience` × beam size finished
+    hypotheses, which is never if `patience` is `limit`: at most as many hypotheses as the beam size finish in a step.
     """
     search = verification_search(run)
     return {"beam_size": search.size, "length_penalty": search.length_penalty, "patience": limit}
@@ -269,6 +279,7 @@ def _compare_encoder(run: Run, encoder: Any, samples: ExportSamples) -> float:
     for ids in samples.source_ids:
         source, lengths = run.pad_batch([ids])
         layout = SequenceLayout.padded(len(ids), lengths)
+        # all models have the same interface, with a target, which is empty for an encoder
         no_target, no_target_layout = source[:, :0], SequenceLayout.padded(0, torch.zeros_like(lengths))
         features = run.model.forward_features(source, layout, no_target, no_target_layout)
         ours.append(features.output[0])

@@ -14,13 +14,13 @@ from dragoman.interop.ctranslate2.stack_conversion import (
     norm_epsilon,
     set_linear,
 )
-from dragoman.interop.ctranslate2.transformer_layers import OTHER_FORMAT, obstacle
+from dragoman.interop.ctranslate2.transformer_layers import EXPORT_TO_ONNX, obstacle
 from dragoman.models import Model
 from dragoman.parts.embedding import OutputLayer
 from dragoman.run import Run
 from dragoman.text import Tokenizer
 
-MIN_POSITIONS = 2048  # stored positions, unless the run reads or writes longer texts
+MIN_POSITIONS = 2048  # number of stored positions, unless the run reads or writes longer texts
 
 
 def convert_model(run: Run) -> specs.ModelSpec:
@@ -36,19 +36,21 @@ def _check_model(model: Model) -> None:
     """Raise an error if CTranslate2 cannot compute something outside the layers, such as the output layer."""
     spec: Any = model.spec
     if model.source_features is not None:
-        raise obstacle("sources that are images or sound", OTHER_FORMAT)
+        raise obstacle("sources that are images or sound", EXPORT_TO_ONNX)
     if model.predicts_masks:
-        raise obstacle("text that is generated mask by mask", f"{OTHER_FORMAT}, or train the system unilm or gpt")
+        raise obstacle("text that is generated mask by mask", f"{EXPORT_TO_ONNX}, or train the system unilm or gpt")
     if model.output.reads_log_probs:
-        raise obstacle("hard attention, a mixture over alignments", f"{OTHER_FORMAT}, or train the system transformer")
+        raise obstacle(
+            "hard attention, a mixture over alignments", f"{EXPORT_TO_ONNX}, or train the system transformer"
+        )
     if getattr(spec, "copying", None) is not None:
         raise obstacle("an output layer that copies from the source", "train with system.settings.copying=false")
     if getattr(spec, "source_extension", None) is not None:
-        raise obstacle("sources that are lengthened", f"{OTHER_FORMAT}, or train the system transformer")
+        raise obstacle("an encoder that lengthens its input", f"{EXPORT_TO_ONNX}, or train the system transformer")
     if getattr(spec, "feature_marking", None) is not None:
-        raise obstacle("feature symbols with positions of their own", OTHER_FORMAT)
-    if model.can_generate and spec.transform is not None:
-        raise obstacle("a layer before the output layer (transform)", OTHER_FORMAT)
+        raise obstacle("word features (symbols before a source) with positions of their own", EXPORT_TO_ONNX)
+    if model.can_generate and spec.transform is not None:  # the output layer of an encoder is not exported at all
+        raise obstacle("a layer before the output layer (transform)", EXPORT_TO_ONNX)
 
 
 def _translation_model(run: Run) -> specs.TransformerSpec:
@@ -81,6 +83,7 @@ def _language_model(run: Run) -> specs.TransformerDecoderModelSpec:
     target = target_vocabulary(run)
     converted.register_vocabulary(target)
     config = converted.config
+    # of the whole sequence; `framing.bos` may be the separator between source and target
     first_token = run.framing.source_prefix[0] if run.framing.source_prefix else run.framing.bos
     config.bos_token = target[first_token]
     config.eos_token = target[run.framing.eos]
@@ -124,7 +127,7 @@ def _copy_embeddings_and_output(decoder: specs.TransformerDecoderSpec, model: An
 
 
 def _max_positions(run: Run) -> int:
-    """Return how many positions to store of a model without a limit: enough for all texts the run reads or writes."""
+    """Return the number of positions to store if the model has no limit: enough for what the run reads or writes."""
     return max(MIN_POSITIONS, run.max_source_length, run.length_limit.max or 0)
 
 
@@ -134,9 +137,10 @@ def target_vocabulary(run: Run) -> list[str]:
 
 
 def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
-    """Return the names of the tokens 0 to `size` - 1, which CTranslate2 wants to differ: a repeated name gets the id.
+    """Return the names of the tokens 0 to `size` - 1, which must differ from each other in CTranslate2.
 
-    A model may have more tokens than its tokenizer, such as the sentinels of span corruption.
+    The id of a token is appended to its name if a token with a lower id has the same name. A model may have more tokens
+    than its tokenizer, such as the sentinels of span corruption.
     """
     names = tokenizer.vocabulary()[:size]
     names += [f"<unused:{token_id}>" for token_id in range(len(names), size)]

@@ -26,7 +26,7 @@ from dragoman.parts.stack import PostNorm, Stack
 from dragoman.parts.visibility import Full
 from dragoman.text.framing import Framing
 
-#: weights of other heads, and buffers
+#: patterns of the names of weights of other heads, and of buffers
 UNUSED_WEIGHTS = (r"pooler\..*", r"cls\.seq_relationship\..*", r"embeddings\.(position_ids|token_type_ids)")
 
 #: fields of DistilBERT that only other tasks read, and how its position table, which is stored, was initialized
@@ -44,22 +44,23 @@ def convert_encoder(family: BertFamily, head: Head, config: HFConfig, weights: S
 def _encoder_without_head(family: BertFamily, config: HFConfig) -> Conversion:
     """Return our spec (description) of the encoder without an output layer, and where its weights are stored.
 
-    Fields of config.json are read with transformers' defaults; unsupported values (`config.expect`) raise an error.
+    Fields of config.json are read with transformers' defaults or those of the `family`; unsupported values
+    (`config.expect`) raise an error.
     """
     config.expect("is_decoder", False)
     config.expect("add_cross_attention", False)
     config.expect("position_embedding_type", "absolute")
-    name = family.field_name
+    name = family.field_name  # BERT's name of a field → the family's
     heads = config.integer(name("num_attention_heads"), family.heads)
     dim, embedding_dim = config.integer(name("hidden_size"), family.hidden_size), _embedding_dim(family, config)
-    # rows of the position table that no token uses
+    # rows of the position table that no token uses: RoBERTa numbers positions from the padding token's id + 1
     unused_rows = config.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
     max_positions = config.integer("max_position_embeddings", 512)
     if max_positions <= unused_rows:
         raise UserError(
             f"{config.path}: max_position_embeddings must be above {unused_rows}, but is {max_positions}: correct it"
         )
-    config.ignore(*TASK_FIELDS)
+    config.ignore(*TASK_FIELDS)  # fields of DistilBERT that change nothing here
     transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(unused_rows)}
     computed = {}
     rotary_values = family.rotary and config.boolean("rotary_value", False)
@@ -105,12 +106,15 @@ def _encoder_without_head(family: BertFamily, config: HFConfig) -> Conversion:
 
 
 def _norm(family: BertFamily, config: HFConfig) -> LayerNorm:
-    """Return the layer norm of all layers, whose ε is a constant of the family, or else a field of config.json."""
+    """Return the layer norm of all layers, whose ε is a constant of the family or, if that is None, in config.json."""
     return LayerNorm(config.number("layer_norm_eps", 1e-12) if family.norm_eps is None else family.norm_eps)
 
 
 def _embedding_dim(family: BertFamily, config: HFConfig) -> int | None:
-    """Return the dimension of the embeddings if it differs from that of the model, else None."""
+    """Return the dimension of the embeddings if it differs from that of the model, else None.
+
+    Only some families, such as ELECTRA, have a field for it.
+    """
     dim = config.integer(family.field_name("hidden_size"), family.hidden_size)
     embedding_dim = (
         config.integer("embedding_size", family.embedding_size or dim) if family.separate_embedding_size else dim
@@ -121,8 +125,8 @@ def _embedding_dim(family: BertFamily, config: HFConfig) -> int | None:
 def _rotary_transforms(heads: int, rotary_values: bool) -> dict[str, WeightTransform]:
     """Return transforms that reorder queries and keys and, if they are rotated too, values, for rotary positions.
 
-    RoFormer rotates pairs of neighboring dimensions of a head, we rotate the first half of a head with the second.
-    With the rows of the values, the columns of the output matrix, which reads them, are reordered.
+    RoFormer rotates pairs of neighboring dimensions of a head, our attention pairs the first half of a head with the
+    second. If values are reordered, so are the columns of the output matrix, which reads them.
     """
     rotated = 3 if rotary_values else 2  # of queries, keys and values, in this order
 
@@ -148,8 +152,8 @@ def _rotary_transforms(heads: int, rotary_values: bool) -> dict[str, WeightTrans
 def _framing(family: BertFamily, config: HFConfig) -> Framing:
     """Return the padding token and the special tokens around a text ("framing").
 
-    config.json has them for RoBERTa and XLM-RoBERTa only. For the others they stay empty here, and the tokenizer adds
-    them later.
+    config.json has them for RoBERTa and XLM-RoBERTa only, the families whose positions start after the padding token's
+    id. For the others they stay empty here, and the tokenizer adds them later.
     """
     if not family.positions_after_padding:
         return Framing(
@@ -165,7 +169,7 @@ def no_head(family: BertFamily, config: HFConfig, weights: StoredWeights, body: 
 
     `family` and `weights` are not needed: all heads have the same signature (`Head`).
     """
-    config.boolean("tie_word_embeddings", True)  # read, but without effect
+    config.boolean("tie_word_embeddings", True)  # without effect: read so that it is not refused as unknown
     return _with_head(body, {}, num_labels=0, tied_embeddings=False)
 
 
@@ -174,7 +178,7 @@ def token_classification(family: BertFamily, config: HFConfig, weights: StoredWe
 
     `family` and `weights` are not needed: all heads have the same signature (`Head`).
     """
-    config.boolean("tie_word_embeddings", True)  # read, but without effect
+    config.boolean("tie_word_embeddings", True)  # without effect: read so that it is not refused as unknown
     labels = config.label_names()
     conversion = _with_head(body, {"output": "classifier"}, num_labels=len(labels), tied_embeddings=False)
     return replace(conversion, system="tagger", labels=labels)
@@ -188,7 +192,7 @@ def sequence_classification(
     Only one label per text is supported: neither several independent ones nor a number (regression). `weights` are
     not needed: all heads have the same signature (`Head`).
     """
-    config.boolean("tie_word_embeddings", True)  # without effect: read so that it is not reported as unknown
+    config.boolean("tie_word_embeddings", True)  # without effect: read so that it is not refused as unknown
     labels, problem = config.label_names(), config.get("problem_type", None)
     if problem not in (None, "single_label_classification"):
         raise config.unsupported("problem_type", problem, "only single_label_classification is")
@@ -210,19 +214,21 @@ def replaced_token_detection(
 
     `family` and `weights` are not needed: all heads have the same signature (`Head`).
     """
-    config.boolean("tie_word_embeddings", True)  # read, but without effect
+    config.boolean("tie_word_embeddings", True)  # without effect: read so that it is not refused as unknown
     modules = {
         "output.transform.dense": "discriminator_predictions.dense",
         "output": "discriminator_predictions.dense_prediction",
     }
     transform = Transform(config.activation("hidden_act", "gelu"))
+    # one label: the logit of "replaced"
     return _with_head(body, modules, num_labels=1, tied_embeddings=False, transform=transform)
 
 
 def masked_lm(family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
     """Add the output layer of masked language modeling to the encoder `body`: logits of masked tokens.
 
-    It is a dense layer and a norm, then the tied embeddings or an output matrix of its own.
+    It is a dense layer and a norm, then the tied embeddings or an output matrix of its own. It is tied if config.json
+    says so and no other matrix is stored.
     """
     activation = family.head_activation or config.activation(family.field_name("hidden_act"), "gelu")
     matrix, bias = f"{family.output}.weight", weights.first_present(f"{family.output}.bias", family.output_bias)
@@ -241,7 +247,10 @@ def masked_lm(family: BertFamily, config: HFConfig, weights: StoredWeights, body
 
 
 def pretraining(family: BertFamily, config: HFConfig, weights: StoredWeights, body: Conversion) -> Conversion:
-    """Add output layers to the encoder `body`: masked tokens, and next-sentence prediction from the first token."""
+    """Add the output layers of BERT's pretraining to the encoder `body`.
+
+    They predict masked tokens and, from the first token, whether the second sentence follows the first (2 labels).
+    """
     modules = {"pooler.dense": "pooler.dense", "pooler.output": "cls.seq_relationship"}
     return _with_head(masked_lm(family, config, weights, body), modules, pooled_labels=2)
 

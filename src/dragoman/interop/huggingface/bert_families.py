@@ -42,7 +42,7 @@ DISTILBERT_FIELDS = {
 
 @dataclass(frozen=True)
 class BertFamily:
-    """Default values of the configuration, its fields with other names, and the modules of the heads."""
+    """What differs between families of BERT: defaults and names of the fields of config.json, and names of modules."""
 
     system: str
     vocab_size: int

@@ -73,6 +73,7 @@ def convert_gpt2(config: HFConfig, weights: StoredWeights) -> Conversion:
         dim,
         config.integer("vocab_size", 50257),
         Stack(block, depth=layers, position=position, dropout=config.number("embd_pdrop", 0.1), norm=norm),
+        # not tied if another output matrix is stored, whatever config.json says
         tied_embeddings=config.boolean("tie_word_embeddings", True) and weights.equal("wte.weight", OUTPUT_MATRIX),
         initialization=Normal(config.number("initializer_range", 0.02)),
     )
@@ -82,15 +83,16 @@ def convert_gpt2(config: HFConfig, weights: StoredWeights) -> Conversion:
         transforms["decoder.layers.*.0.body.project"] = _divide_queries(dim)
     eos = config.token_id("eos_token_id", 50256)
     framing = _framing(config, pad=eos, bos=config.token_id("bos_token_id", 50256), eos=eos, source_prefix=())
-    attention_masks = r"h\.\d+\.attn\.(masked_)?bias"
-    unused = (re.escape(OUTPUT_MATRIX), attention_masks)
+    attention_masks = r"h\.\d+\.attn\.(masked_)?bias"  # buffers with names like those of biases
+    unused = (re.escape(OUTPUT_MATRIX), attention_masks)  # accepted although nothing may read them
     return Conversion("gpt", spec, GPT2_MODULES, framing, transforms, unused=unused)
 
 
 def _divide_queries(dim: int) -> WeightTransform:
     """Return a transform that divides the queries, and so the attention scores, by the layer's number (from 1).
 
-    `dim` is the dimension of the model, and so of the queries.
+    It transposes the matrix of queries, keys and values, too, which GPT-2 stores transposed. `dim` is the dimension of
+    the model, and so of the queries.
     """
 
     def transform(weight: Tensor, layer: int) -> Tensor:
@@ -104,7 +106,7 @@ def _divide_queries(dim: int) -> WeightTransform:
 
 @dataclass(frozen=True)
 class LlamaFamily:
-    """Default values of the configuration, and the differences between the families.
+    """Default values of config.json for LLaMA, Mistral or Qwen2, and the differences between these families.
 
     Attributes:
         optional_bias: config.json says whether attention and feed-forward layers have biases.
@@ -152,7 +154,7 @@ def convert_llama(family: LlamaFamily, config: HFConfig, weights: StoredWeights)
         position=_rotary(config),
         bias=bias,
         dropout=config.number("attention_dropout", 0.0),
-        output_bias=False if family.input_bias else None,
+        output_bias=False if family.input_bias else None,  # None: as `bias`
     )
     feed_forward = FeedForward(
         config.integer("intermediate_size", family.ffn_dim),
@@ -173,6 +175,7 @@ def convert_llama(family: LlamaFamily, config: HFConfig, weights: StoredWeights)
         dim,
         config.integer("vocab_size", family.vocab_size),
         stack,
+        # not tied if another output matrix is stored, whatever config.json says
         tied_embeddings=config.boolean("tie_word_embeddings", False)
         and weights.equal("embed_tokens.weight", OUTPUT_MATRIX),
         initialization=Normal(config.number("initializer_range", 0.02)),
@@ -190,7 +193,7 @@ def _attention_masks(family: LlamaFamily, config: HFConfig) -> list[Visibility]:
     layers = config.integer("num_hidden_layers", 32)
     if "sliding_window" not in family.windows:
         return [Causal()] * layers
-    has_window = config.values.get("sliding_window", SLIDING_WINDOW) is not None
+    has_window = config.values.get("sliding_window", SLIDING_WINDOW) is not None  # null: no window; missing: default
     window = Window(config.integer("sliding_window", SLIDING_WINDOW))
     first_with_window = 0  # number of a layer
     if "use_sliding_window" in family.windows:
@@ -244,8 +247,8 @@ def _llama_framing(family: LlamaFamily, config: HFConfig) -> Framing:
 def _rotary(config: HFConfig) -> Spec:
     """Return our description of the rotary positions in config.json: default, linear or llama3.
 
-    The fields are `rope_parameters` with `rope_type`; in older configurations `rope_scaling`, `type` and `rope_theta`.
-    Unsupported and unknown fields raise an error.
+    `rope_parameters` holds `rope_type` and `rope_theta`; in older configurations, `rope_scaling` holds the type, and
+    `rope_theta` is a field of config.json itself. Unsupported and unknown fields raise an error.
     """
     scaling = config.get("rope_scaling", None)
     values = scaling or config.get("rope_parameters", None) or {}
@@ -254,7 +257,7 @@ def _rotary(config: HFConfig) -> Spec:
     rope = HFConfig(values, generation={}, path=config.path)
     config.expect("partial_rotary_factor", 1.0)
     rope.expect("partial_rotary_factor", 1.0)
-    config.ignore("max_sequence_length")  # of its training: rotary positions have no limit
+    config.ignore("max_sequence_length")  # length of the training texts: rotary positions have no limit
     kind = rope.get("rope_type", rope.get("type", "default"))
     base = rope.number("rope_theta", config.number("rope_theta", 10000.0))
     max_positions = config.integer("max_position_embeddings", 2048)
@@ -262,10 +265,10 @@ def _rotary(config: HFConfig) -> Spec:
     original_length = config.integer("original_max_position_embeddings", original_length)
 
     def required(name: str) -> float:
-        """Return a number that this type of rotary positions needs."""
+        """Return the number in the field `name`, without which this type of rotary positions is an error."""
         if rope.get(name, None) is None:
             raise UserError(f"{config.path}: rotary positions of type {kind} need the field {name}, which is missing")
-        return rope.number(name, None)  # no default
+        return rope.number(name, default=None)  # None: without a default
 
     position: Spec
     if kind == "default":

@@ -22,7 +22,10 @@ WeightTransform = Callable[[Tensor, int], Tensor]  # of a weight and the number 
 
 
 class StoredSource(NamedTuple):
-    """Where a parameter of our model comes from: stored weights to concatenate, their transform, and their layer."""
+    """Where a parameter of our model comes from: stored weights to concatenate, their transform, and their layer.
+
+    The number of the layer counts from 0; it is 0 for parameters outside of layers.
+    """
 
     names: list[str]
     transform: WeightTransform
@@ -133,6 +136,7 @@ class Conversion:
         if stored_shape is None or len(stored_shape) != len(expected_shape):
             return ""
         for found, expected in zip(stored_shape, expected_shape):
+            # `type`: True and False are instances of int, too
             names = [name for name, value in config_fields.items() if value == expected and type(value) is int]
             if found != expected and names:
                 return f" ({self.config_name} has {' and '.join(names)} {expected}, the weights have {found})"
@@ -144,7 +148,7 @@ class Conversion:
             if name in weights:
                 table = weights[name]
                 formula = position.encoding(torch.arange(len(table)))
-                # the tolerance is that of tables stored in float16
+                # the tolerance allows for tables that were stored in float16
                 if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
                     raise UserError(
                         f"{weights.folder} cannot be imported: it has a learned position table {name}, but only "
@@ -171,7 +175,10 @@ class ConvertedWeights(Mapping[str, Tensor]):
         return iter(self.shapes)
 
     def __getitem__(self, parameter: str) -> Tensor:
-        """Return a parameter in the stored precision, or in float32 if its transform gives numbers that need it."""
+        """Return a parameter in float16 or bfloat16 if it is stored so and this type holds it exactly, else in float32.
+
+        A transform, such as a scale, may give numbers that need float32.
+        """
         names, transform, _ = self.conversion.locate(parameter)
         dtypes = {self.weights.float_dtype(name) for name in names if name in self.weights}
         dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
@@ -193,14 +200,15 @@ class ConvertedWeights(Mapping[str, Tensor]):
             return torch.zeros(self.shapes[parameter], dtype=dtype, device=device)
         if transform is unchanged and len(names) == 1:
             return self.weights.load(names[0], dtype, device)
-        working_dtype = dtype if transform is unchanged else torch.float32  # a transform may compute
+        # a transform may compute with the numbers, which float16 and bfloat16 would round
+        working_dtype = dtype if transform is unchanged else torch.float32
         stored = torch.cat([self.weights.load(name, working_dtype) for name in names])
         return transform(stored, layer).to(device, dtype).contiguous()
 
     def stored_shape(self, parameter: str) -> torch.Size | None:
-        """Return the shape that a parameter gets from the stored weights; None if they cannot be converted.
+        """Return the shape that a parameter gets from the stored weights; None if their shapes do not fit together.
 
-        It is found with tensors without data (device "meta").
+        It is found by a transform of tensors without data (device "meta").
         """
         names, transform, layer = self.conversion.locate(parameter)
         try:
@@ -223,7 +231,7 @@ def unchanged(weight: Tensor, layer: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ReversibleTransform:
-    """A transform of stored weights, and the one that an export needs to get the stored weight from ours."""
+    """A transform of stored weights into ours (`apply`), and its inverse (`undo`), which an export needs."""
 
     apply: WeightTransform
     undo: WeightTransform
@@ -237,7 +245,7 @@ def permutation(apply: WeightTransform) -> ReversibleTransform:
     """Return a transform that only reorders the numbers of a weight, with its inverse, which follows from it."""
 
     def undo(weight: Tensor, layer: int) -> Tensor:
-        """Put every number back where `apply` has taken it from."""
+        """Put every number back where `apply`, applied to a tensor of indices, shows that it was taken from."""
         indices = torch.arange(weight.numel()).view(weight.shape)
         taken_from = apply(indices, layer).flatten().to(weight.device)
         return torch.empty_like(weight.flatten()).scatter_(0, taken_from, weight.flatten()).view(weight.shape)
@@ -251,7 +259,7 @@ def _transpose(weight: Tensor, layer: int) -> Tensor:
 
 
 transposed = ReversibleTransform(_transpose, _transpose)
-#: the output bias, which is stored as a matrix of one row
+#: turns the output bias, which is stored as a matrix of one row, into a vector
 flattened = ReversibleTransform(lambda bias, layer: bias.flatten(), lambda bias, layer: bias[None])
 
 
@@ -280,8 +288,9 @@ class EmbeddingTables(NamedTuple):
 def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> EmbeddingTables:
     """Find under which names an encoder–decoder checkpoint stores its two embedding tables and its output matrix.
 
-    Shared and tied tables are stored under one or several names. If they differ nevertheless, they stay separate, as
-    in transformers. Untied tables may come from one table, which older versions shared.
+    Tables that config.json declares equal are stored under one or several names. If the stored tables differ
+    nevertheless, they stay separate, as in transformers. Tables that it declares different may be stored as one, by
+    older versions of transformers.
 
     Args:
         weights: the stored weights.

@@ -23,16 +23,16 @@ class ConvertedCheckpoint:
     framing: Framing
     generation: dict[str, Any]  # generation settings under transformers' names
     labels: tuple[str, ...] = ()  # of a token or text classifier
-    feature_settings: Mapping[str, Any] = field(default_factory=dict)  # how it reads recordings
+    feature_settings: Mapping[str, Any] = field(default_factory=dict)  # how recordings become feature vectors
 
     @property
     def usage(self) -> Usage | None:
-        """The command that uses the model."""
+        """The command that uses the model, such as translate, with an example of its input; None if there is none."""
         return meta_model(self.spec).usage
 
     @property
     def embedding_counts(self) -> tuple[int, int]:
-        """Number of source and target embeddings; equal if the model has only one table."""
+        """Number of embeddings (rows of the tables) of source and target; equal if the model has only one table."""
         tables, shapes = ("source_embedding.weight", "target_embedding.weight"), self.weights.shapes
         counts = [shapes[name][0] for name in tables if name in shapes]
         return counts[0], counts[-1]

@@ -28,7 +28,8 @@ from dragoman.text.framing import Framing
 
 #: our names of activation functions → transformers'
 ACTIVATION_NAMES = {ours: theirs for theirs, ours in reversed(HF_ACTIVATIONS.items())}
-SHARED, ENCODER_TABLE, DECODER_TABLE, HEAD_TABLE = (
+#: transformers' names of the embedding tables of an encoder–decoder, and of the output matrix
+SHARED_TABLE, ENCODER_TABLE, DECODER_TABLE, HEAD_TABLE = (
     *("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
     "lm_head.weight",
 )
@@ -36,12 +37,12 @@ SHARED, ENCODER_TABLE, DECODER_TABLE, HEAD_TABLE = (
 
 @dataclass(frozen=True)
 class Description:
-    """Fields of config.json, and what is stored.
+    """A model as a class of transformers has it: fields of config.json, and which weights are stored.
 
     Attributes:
         fields: fields of config.json by name.
-        stored: names of weights whose presence tells what is tied.
-        copies: further weights that transformers stores, and the weights that they equal.
+        stored: names of the weights whose presence tells an import which tables are shared or tied.
+        copies: names of further weights to store → the names of the weights whose values they repeat.
     """
 
     fields: dict[str, Any]
@@ -51,7 +52,10 @@ class Description:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """Sizes and rates of the first layer of a stack; None or 0 for what it does not have."""
+    """Attention, feed-forward network, dropout rate and norm of the first layer of a stack.
+
+    `inner_dim` is the inner dimension of the feed-forward network.
+    """
 
     attention: SelfAttention
     feed_forward: FeedForward
@@ -79,7 +83,7 @@ class LayerSizes:
 
     @property
     def epsilon(self) -> float:
-        """The constant ε of the norms, which is added to the variance."""
+        """The constant ε of the norms, which is added to the variance; 1e-5 if they have none."""
         return self.norm.epsilon if isinstance(self.norm, LayerNorm | RMSNorm) else 1e-5
 
 
@@ -94,15 +98,15 @@ def _standard_deviation(spec: Any) -> float:
 
 
 def _position_count(stack: Stack, max_positions: int) -> int:
-    """Return the number of positions of a stack; `max_positions` if they are computed, not learned."""
+    """Return the number of rows of a stack's position table; `max_positions` if positions are computed, not learned."""
     return stack.position.max_length if isinstance(stack.position, Learned) else max_positions
 
 
 def describe_bart(family: BartFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe an encoder–decoder as one of BART, mBART, Marian or Pegasus (`family`); None if it is no Transformer.
+    """Describe an encoder–decoder as one of BART, mBART, M2M-100, Marian or Pegasus (`family`): fields of config.json.
 
-    `max_positions` is the length of a table of computed positions. All describing functions have the same signature;
-    this one does not need `framing`.
+    Return None if it is no Transformer. `max_positions` is the number of positions in config.json if they are computed,
+    not learned. All describing functions have the same signature; this one does not need `framing`.
     """
     if not isinstance(spec, EncoderDecoder):
         return None
@@ -133,14 +137,15 @@ def describe_bart(family: BartFamily, spec: ModelSpec, framing: Framing, max_pos
     if family.separate_vocabularies:
         fields |= {"share_encoder_decoder_embeddings": one_table, "decoder_vocab_size": spec.target_vocab_size}
     if one_table or (spec.tied_embeddings and not family.separate_vocabularies):
-        return Description(fields, stored=frozenset({SHARED}))
+        return Description(fields, stored=frozenset({SHARED_TABLE}))
     stored = {ENCODER_TABLE, DECODER_TABLE} | (set() if spec.tied_embeddings else {HEAD_TABLE})
-    copies = {} if family.separate_vocabularies else {SHARED: ENCODER_TABLE}
+    # classes for a single vocabulary also store the table `shared.weight`: we write a copy of the encoder's table
+    copies = {} if family.separate_vocabularies else {SHARED_TABLE: ENCODER_TABLE}  # new weight → weight it repeats
     return Description(fields, stored=frozenset(stored), copies=copies)
 
 
 def describe_t5(family: T5Family, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe an encoder–decoder as T5 or mT5 (`family`); None if it has no relative biases.
+    """Describe an encoder–decoder as T5, mT5 or UMT5 (`family`): fields of config.json; None without relative biases.
 
     All describing functions have the same signature; this one needs neither `framing` nor `max_positions`.
     """
@@ -167,24 +172,27 @@ def describe_t5(family: T5Family, spec: ModelSpec, framing: Framing, max_positio
         "feed_forward_proj": activation,
         "tie_word_embeddings": spec.tied_embeddings,
         "is_encoder_decoder": True,
-        # transformers sizes its cache by the number of encoder layers
+        # transformers sizes its cache by the number of encoder layers, which a deeper or shallower decoder does not fit
         "use_cache": spec.encoder.depth == spec.decoder.depth,
     }
-    if family.scales_output is None:  # a tied table is that of our scaled embeddings times √D
+    if family.scales_output is None:  # config.json says whether the output layer's input is multiplied by 1/√D
+        # also if scaled embeddings are written as a table times √D, which the tied output layer uses, too
         fields["scale_decoder_outputs"] = spec.output_scaled or (spec.tied_embeddings and spec.embedding.scaled)
-    return Description(fields, stored=frozenset({SHARED} | (set() if spec.tied_embeddings else {HEAD_TABLE})))
+    return Description(fields, stored=frozenset({SHARED_TABLE} | (set() if spec.tied_embeddings else {HEAD_TABLE})))
 
 
 def describe_encoder(family: BertFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe an encoder as one of BERT, RoBERTa, ELECTRA or RoFormer; all their heads have the same fields.
+    """Describe an encoder as one of BERT, RoBERTa, ELECTRA or RoFormer (`family`): fields of config.json.
 
-    None if it is no Transformer encoder. `max_positions` is the length of a table of computed positions.
+    They are the same with all output layers. Return None if it is no Transformer encoder. `max_positions` is the number
+    of positions in config.json if they are computed, not learned.
     """
     if not isinstance(spec, EncoderOnly):
         return None
     encoder = LayerSizes.of(spec.encoder, spec.dim)
     if encoder is None:
         return None
+    # RoBERTa numbers positions from the padding token's id + 1
     unused_positions = framing.pad + 1 if family.positions_after_padding else 0
     bert_fields = {
         "hidden_size": spec.dim,
@@ -211,15 +219,16 @@ def describe_encoder(family: BertFamily, spec: ModelSpec, framing: Framing, max_
     if spec.tied_embeddings:
         return Description(fields, stored=frozenset({family.output_bias}))
     output_bias = f"{family.output}.bias"
+    # BERT stores the bias of the output layer under two names
     copies = {family.output_bias: output_bias} if family.output_bias != output_bias else {}
     return Description(fields, stored=frozenset({f"{family.output}.weight", output_bias}), copies=copies)
 
 
 def describe_gpt2(spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe a decoder as GPT-2; None if it is no Transformer decoder.
+    """Describe a decoder as GPT-2: fields of config.json; None if it is no Transformer decoder.
 
-    `max_positions` is the length of a table of computed positions. All describing functions have the same signature;
-    this one does not need `framing`.
+    `max_positions` is the number of positions in config.json if they are computed, not learned. All describing
+    functions have the same signature; this one does not need `framing`.
     """
     if not isinstance(spec, DecoderOnly) or (layer := LayerSizes.of(spec.decoder, spec.dim)) is None:
         return None
@@ -239,12 +248,13 @@ def describe_gpt2(spec: ModelSpec, framing: Framing, max_positions: int) -> Desc
         "initializer_range": _standard_deviation(spec),
         "tie_word_embeddings": spec.tied_embeddings,
     }
-    stored = () if spec.tied_embeddings else (HEAD_TABLE, "wte.weight")  # both tables exist only if they are not tied
+    # names whose presence tells an import that the output matrix is not tied to the embedding table
+    stored = () if spec.tied_embeddings else (HEAD_TABLE, "wte.weight")
     return Description(fields, stored=frozenset(stored))
 
 
 def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe a decoder as one of LLaMA, Mistral or Qwen2 (`family`); None if it is no Transformer decoder.
+    """Describe a decoder as LLaMA, Mistral or Qwen2 (`family`): fields of config.json; None if it is no such decoder.
 
     `max_positions` is a field of config.json. All describing functions have the same signature; this one does not
     need `framing`.
@@ -270,7 +280,8 @@ def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_p
     }
     if family.optional_bias:
         fields |= {"attention_bias": attention.bias, "mlp_bias": layer.feed_forward.bias}
-    stored = () if spec.tied_embeddings else (HEAD_TABLE, "embed_tokens.weight")  # both exist only if not tied
+    # names whose presence tells an import that the output matrix is not tied to the embedding table
+    stored = () if spec.tied_embeddings else (HEAD_TABLE, "embed_tokens.weight")
     return Description(fields, stored=frozenset(stored))
 
 
@@ -286,7 +297,7 @@ def _describe_windows(family: LlamaFamily, attentions: list[SelfAttention], dept
     for attention in attentions * depth:
         window_sizes.append(attention.visibility.size if isinstance(attention.visibility, Window) else None)
     fields: dict[str, Any] = {"num_hidden_layers": len(window_sizes)}
-    fields["sliding_window"] = max(filter(None, window_sizes), default=None)
+    fields["sliding_window"] = max(filter(None, window_sizes), default=None)  # one size for all layers with a window
     if "layer_types" in family.windows:
         fields["use_sliding_window"] = any(window_sizes)
         fields["layer_types"] = ["full_attention" if size is None else "sliding_attention" for size in window_sizes]

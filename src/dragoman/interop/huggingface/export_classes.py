@@ -22,7 +22,7 @@ from dragoman.interop.huggingface.describing import (
     describe_llama,
     describe_t5,
 )
-from dragoman.interop.huggingface.equivalent_models import ModelForm, remaining_differences, rewrite
+from dragoman.interop.huggingface.equivalent_models import SpecAndWeights, remaining_differences, rewrite
 from dragoman.interop.huggingface.hf_config import HFConfig
 from dragoman.interop.huggingface.importing import ARCHITECTURES
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights
@@ -31,13 +31,14 @@ from dragoman.interop.huggingface.t5 import MT5, T5, UMT5
 from dragoman.models import ModelSpec
 from dragoman.text.framing import Framing
 
-#: describes a model, given its special tokens and the length of a table of positions; None if it is unlike the class
+#: returns the fields of config.json with which a class of transformers is like a model, given its special tokens and
+#: the length of a table of positions; None if the model is unlike the class
 Describe = Callable[[ModelSpec, Framing, int], Description | None]
 
 
 @dataclass(frozen=True)
 class ExportClass:
-    """A model class of transformers.
+    """A model class of transformers, and how a model of ours is described as one (`describe`).
 
     `prefix` is written before the names of the base model's weights; `model_type` is transformers' name of the family.
     `stores_positions`: position tables that follow a formula are stored.
@@ -61,6 +62,7 @@ def _encoder_classes(
     for ending in (*endings, "ForMaskedLM", "ForTokenClassification", "ForSequenceClassification", "Model"):
         if f"{name}{ending}" not in ARCHITECTURES:
             continue
+        # before the names of the encoder's weights; the class of the bare encoder writes none
         prefix = "" if ending == "Model" else ARCHITECTURES[f"{name}{ending}"].base_prefix
         yield ExportClass(f"{name}{ending}", model_type, partial(describe_encoder, family), prefix)
 
@@ -91,11 +93,14 @@ EXPORT_CLASSES = (
 
 
 class PlannedWeights(StoredWeights):
-    """The names of weights that an export will store, for a conversion that asks what is tied."""
+    """The names of weights that an export will store, without values, in place of the weights of a checkpoint.
+
+    The conversion of an import asks only which are stored and equal, to find out which tables are tied.
+    """
 
     def __init__(self, names: frozenset[str]) -> None:
         """Plan to store weights with these names, which lack the prefix of the base model, such as "bert."."""
-        super().__init__({}, Path("export"), base_prefix="")
+        super().__init__(files={}, folder=Path("export"), base_prefix="")  # the folder is for messages only
         self._full_names = {name: name for name in sorted(names)}
 
     def equal(self, first: str, second: str) -> bool:
@@ -105,12 +110,15 @@ class PlannedWeights(StoredWeights):
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """How a model is written: its class, the fields of config.json, the conversion of its weights, and its form."""
+    """How a model is written: as which class of transformers, with which fields of config.json and which weights.
+
+    `model` is our model, rewritten to be like the class. `conversion` is that of an import, which an export inverts.
+    """
 
     export_class: ExportClass
     fields: Mapping[str, Any]
     conversion: Conversion
-    form: ModelForm
+    model: SpecAndWeights
     obstacles: list[tuple[str, Any, Any]]  # differences of the spec that remain: path, ours, theirs
     copies: Mapping[str, str]  # further weights, and the weights that they equal
 
@@ -125,15 +133,15 @@ def plan_export(
 ) -> ExportPlan | None:
     """Find the class of transformers that is most like a model, and return how the model is written as this class.
 
-    The class is the one with the fewest obstacles, fields in which it differs from the model. None if the model is
-    unlike all classes.
+    The class is the one with the fewest obstacles: fields in which it still differs from the model after the model was
+    rewritten to be like it. None if the model is unlike all classes.
 
     Args:
         spec: the spec of the model.
         weights: its weights; none if only the spec matters.
         framing: special tokens, whose ids are fields of config.json.
-        max_positions: positions of a model whose positions are computed, not learned.
-        preferred: name of a class or system, which is used if several classes can hold the model.
+        max_positions: number of positions in config.json if positions are computed, not learned.
+        preferred: name of a class or system, which is used if several classes have equally few obstacles.
         labels: names of the labels of a token classifier.
     """
     plans = []
@@ -150,14 +158,18 @@ def plan_export(
 
     best = min(plans, key=rank, default=None)
     if best is not None and weights:
-        best = replace(best, form=rewrite(spec, dict(weights), best.conversion.spec))
+        best = replace(best, model=rewrite(spec, dict(weights), best.conversion.spec))
     return best
 
 
 def _plan(
     export_class: ExportClass, description: Description, spec: ModelSpec, framing: Framing, labels: tuple[str, ...]
 ) -> ExportPlan | None:
-    """Return the plan of an export as one class; None if an import would refuse the config.json of `description`."""
+    """Return the plan of an export as one class; None if an import would refuse the config.json of `description`.
+
+    That config.json is converted as in an import: the spec that this gives is what the class holds. Obstacles are the
+    differences of our model's `spec` from it.
+    """
     fields = {
         "architectures": [export_class.name],
         "model_type": export_class.model_type,
@@ -173,16 +185,16 @@ def _plan(
         config.refuse_unread()
     except UserError:
         return None
-    form = rewrite(spec, {}, conversion.spec)  # without weights: only the spec is compared
-    obstacles = remaining_differences(form, conversion.spec)
-    return ExportPlan(export_class, fields, conversion, form, obstacles, description.copies)
+    model = rewrite(spec, weights={}, target_spec=conversion.spec)  # without weights: only the spec is compared
+    obstacles = remaining_differences(model, conversion.spec)
+    return ExportPlan(export_class, fields, conversion, model, obstacles, description.copies)
 
 
 def token_fields(framing: Framing, encoder_decoder: bool) -> dict[str, Any]:
-    """Return the ids of special tokens as fields of config.json and generation_config.json."""
-    if encoder_decoder:
-        bos = framing.source_prefix[0] if framing.source_prefix else framing.bos
-        first = {"bos_token_id": bos, "decoder_start_token_id": framing.bos}
-    else:
-        first = {"bos_token_id": framing.source_prefix[0] if framing.source_prefix else framing.bos}
-    return {"pad_token_id": framing.pad, "eos_token_id": framing.eos, **first}
+    """Return the ids of special tokens as fields of config.json and generation_config.json.
+
+    `framing.bos` is the token that a target starts with. The BOS of transformers is the one before a source, if any.
+    """
+    bos = framing.source_prefix[0] if framing.source_prefix else framing.bos
+    fields = {"pad_token_id": framing.pad, "eos_token_id": framing.eos, "bos_token_id": bos}
+    return fields | ({"decoder_start_token_id": framing.bos} if encoder_decoder else {})

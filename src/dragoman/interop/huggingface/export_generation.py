@@ -10,11 +10,14 @@ from dragoman.interop.huggingface.export_classes import token_fields
 from dragoman.run import Run
 from dragoman.search import Beam
 
-DEFAULT_TOP_P = 0.95  # of `Run.generate`
+DEFAULT_TOP_P = 0.95  # nucleus sampling as in `Run.generate`
 
 
 def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of generation_config.json, and notes on settings of the run's search that it cannot have."""
+    """Return the fields of generation_config.json, and notes on settings of the run's search that it cannot have.
+
+    They are those of the run's beam search; a language model samples instead.
+    """
     framing = run.framing
     fields = token_fields(framing, encoder_decoder=not run.model.is_decoder_only)
     if suppressed := suppressed_tokens(run):
@@ -30,11 +33,12 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
     fields |= {
         "num_beams": search.size,
         "length_penalty": search.length_penalty,
+        # "steps" searches on to the length limit, which transformers does not offer; "never" has the same result
         "early_stopping": "never" if search.early_stopping == "steps" else search.early_stopping,
         "max_new_tokens": _max_new_tokens(run),
         "do_sample": False,
     }
-    if search.size == 1:  # transformers warns of settings of beam search in greedy search
+    if search.size == 1:  # greedy search, in which transformers warns of settings of beam search
         del fields["length_penalty"], fields["early_stopping"]
     if search.no_repeat_ngram_size:
         fields["no_repeat_ngram_size"] = search.no_repeat_ngram_size
@@ -44,9 +48,10 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
 
 
 def _max_new_tokens(run: Run) -> int:
-    """Return one length limit for all sources: that of the longest source that may be in the training data.
+    """Return one length limit for all sources, in tokens: that of the longest source that may be in the training data.
 
-    It is at most the run's maximum of target tokens, which is also used if the limit is 0.
+    The run's limit is `ratio` · source length + `offset`, at most its maximum of target tokens. If ratio and offset are
+    0, it is that maximum.
     """
     limit = run.length_limit
     limit_of_longest = math.ceil((limit.ratio or 0) * run.config.data.max_length + (limit.offset or 0))
@@ -56,8 +61,10 @@ def _max_new_tokens(run: Run) -> int:
 def suppressed_tokens(run: Run) -> list[list[int]]:
     """Return the tokens that are never generated, as `bad_words_ids`: words of one token each.
 
-    Transformers forbids these before it forces a BOS, which may be one of them, and `suppress_tokens` after that.
+    The setting `suppress_tokens` would not do: transformers applies it after it has forced the first token of a target,
+    which may be one of them, and `bad_words_ids` before that.
     """
+    # a model may have fewer output tokens than there are special tokens
     return [[token] for token in run.framing.suppressed if token < run.model.vocab_size]
 
 
@@ -69,13 +76,13 @@ def _missing_settings(run: Run, search: Beam) -> list[str]:
             f"transformers has no length limit that depends on the source: generation stops after "
             f"{_max_new_tokens(run)} tokens"
         )
-    missing = {
+    missing = {  # name of a setting → whether the run uses it
         "search.length_normalization=gnmt": search.length_normalization != "power",
         "search.coverage_penalty": bool(search.coverage_penalty),
         "search.num_finished": search.num_finished is not None,
         "search.strategy": bool(run.config.search.strategy) and not isinstance(run.default_search, Beam),
         "search.copy_untranslatable": bool(run.config.search.copy_untranslatable),
     }
-    if names := [name for name, is_set in missing.items() if is_set]:
+    if names := [name for name, is_used in missing.items() if is_used]:
         notes.append(f"transformers has no setting for {', '.join(names)}")
     return notes

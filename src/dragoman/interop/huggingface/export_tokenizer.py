@@ -19,6 +19,7 @@ from dragoman.text.normalization import TextNormalizer
 from dragoman.text.special_tokens import SPECIAL_TOKENS
 
 TOKENIZER_JSON, TOKENIZER_CONFIG_JSON = "tokenizer.json", "tokenizer_config.json"
+#: fields of tokenizer_config.json for `SPECIAL_TOKENS`, in this order
 ROLE_KEYS = ("pad_token", "unk_token", "bos_token", "eos_token", "mask_token", "sep_token", "cls_token")
 INVISIBLE_CHARACTERS = "[\u200b\u2060\ufeff]"  # removed where white space is normalized
 #: texts on which tokenizers of two libraries tend to differ
@@ -36,17 +37,18 @@ DIFFICULT_TEXTS = (
 
 
 def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
-    """Write the tokenizer files, and return what the user should know about them.
+    """Write the tokenizer files, and return sentences for the user about them.
 
-    Imported tokenizers are written as they came. A target tokenizer of its own goes into a subfolder. `max_length` is
-    the number of tokens that the model reads at most.
+    Imported tokenizers are written as they came. If source and target have different tokenizers, that of the target
+    goes into a subfolder. `max_length` is the number of tokens that the model reads at most.
     """
     source, target = run.source_tokenizer, run.target_tokenizer
     if isinstance(source, ImportedTokenizer):
         return _write_original_files(source, folder)
     if not source.is_library_tokenizer:
         return [
-            "the export has no tokenizer files, because the ids of the tokenizer were shifted (text.tokenizer_from)"
+            "the export has no tokenizer files, because the run gives the tokens of an imported tokenizer other ids "
+            "(text.tokenizer_from)"
         ]
     _write_learned_tokenizer(run, source, folder, max_length, is_source=True)
     notes = []
@@ -64,7 +66,7 @@ def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
 
 
 def _write_original_files(tokenizer: ImportedTokenizer, folder: Path) -> list[str]:
-    """Write the files that a tokenizer was imported from, and return what the user should know about them."""
+    """Write the files that a tokenizer was imported from, and return sentences for the user about them."""
     if not tokenizer.original_files.encoded:
         return [
             "the run was imported by an earlier version, which did not keep the tokenizer files: copy them yourself"
@@ -83,12 +85,12 @@ def _write_learned_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path, max_l
     document["model"].pop("dragoman")  # settings of ours, which the library does not know
     library = tokenizers.Tokenizer.from_str(json.dumps(document))
     steps = _normalization_steps(TextNormalizer.from_settings(run.config.text))
-    if steps:
+    if steps:  # the run normalizes texts before its tokenizer does
         own_steps = [library.normalizer] if library.normalizer else []
         library.normalizer = normalizers.Sequence([*steps, *own_steps])
     framing = run.framing
     prefix, suffix = list(framing.source_prefix), list(framing.source_suffix)
-    if is_source and tokenizer.tags:
+    if is_source and tokenizer.tags:  # corpus tags: tokens before a source that name its corpus
         (tag_tokens,) = tag_ids(run, count=1, tag=None)  # of a text without a stated tag: the first corpus tag
         prefix += tag_tokens
     if run.model.is_decoder_only and not run.is_language_model:
@@ -100,7 +102,7 @@ def _write_learned_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path, max_l
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # names of special tokens in a text are text
         "model_max_length": max_length,
-        "padding_side": "left" if run.model.is_decoder_only else "right",
+        "padding_side": "left" if run.model.is_decoder_only else "right",  # generated tokens follow the prompt
         "model_input_names": ["input_ids", "attention_mask"],
         **dict(zip(ROLE_KEYS, SPECIAL_TOKENS)),
     }
@@ -113,9 +115,9 @@ def _normalization_steps(normalizer: TextNormalizer) -> list[normalizers.Normali
     unicode_steps = [] if normalizer.unicode_form == "none" else [getattr(normalizers, normalizer.unicode_form)()]
     steps += unicode_steps
     if normalizer.lowercase:
-        steps += [normalizers.Lowercase(), *unicode_steps]  # lower-casing may undo the normalization
+        steps += [normalizers.Lowercase(), *unicode_steps]  # again, since lower-casing may undo the normal form
     if normalizer.whitespace:
-        # as Python's str.split, which also splits at some control characters
+        # white space as in Python's str.split, which also splits at some control characters
         steps += [
             normalizers.Replace(Regex(INVISIBLE_CHARACTERS), ""),
             normalizers.Replace(Regex(r"[\s\x1c-\x1f\x85]+"), " "),
@@ -129,8 +131,8 @@ def _post_processor(library: tokenizers.Tokenizer, prefix: list[int], suffix: li
     names = {token_id: library.id_to_token(token_id) or "" for token_id in (*prefix, *suffix)}
 
     def template(prefix_ids: list[int], text: str, suffix_ids: list[int]) -> list[str]:
-        """Return the parts of a template: names of special tokens around the text."""
-        return [*(names[i] for i in prefix_ids), text, *(names[i] for i in suffix_ids)]
+        """Return the parts of a template: names of special tokens around `text` ("$A" or "$B": the first or second)."""
+        return [*(names[token_id] for token_id in prefix_ids), text, *(names[token_id] for token_id in suffix_ids)]
 
     single = template(prefix, "$A", suffix)
     pair = [*single, *template([], "$B", suffix)]
@@ -148,13 +150,14 @@ def check_tokenizer(run: Run, folder: Path, sources: list[str]) -> None:
     tokenizer, framing = AutoTokenizer.from_pretrained(folder), run.framing
     if (language := run.language_pair[0]) is not None:
         tokenizer.src_lang = language
-    # transformers finds names of special tokens in a text, unless the tokenizer is ours
+    # names of special tokens in a text, as in DIFFICULT_TEXTS, are special tokens for the tokenizers of transformers,
+    # but plain text for ours
     is_imported = isinstance(run.source_tokenizer, ImportedTokenizer)
     for text in sources if is_imported or run.is_dialogue else (*sources, *DIFFICULT_TEXTS):
         theirs = tokenizer(text).input_ids
         ours = [int(token_id) for token_id in run.encode_sources([text])[0]]
         if run.model.is_decoder_only and not run.is_language_model:
-            ours.append(framing.bos)
+            ours.append(framing.bos)  # the separator, which the exported tokenizer adds to a source
         if theirs != ours and len(ours) < run.max_source_length:  # the run has truncated longer texts
             raise UserError(
                 f"the export was not kept, because the tokenizer of transformers gives other ids than the run for the "

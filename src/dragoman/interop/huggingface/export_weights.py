@@ -16,7 +16,7 @@ from dragoman.interop.huggingface.export_classes import ExportPlan
 from dragoman.interop.huggingface.safetensors_weights import SINGLE_FILE
 from dragoman.models import meta_model
 
-#: modules that are not part of the base model, so that the prefix of its weights is not written before them
+#: weights that are not part of the base model, so that the prefix of its weights is not written before their names
 HEADS = (
     r"(lm_head|final_logits_bias|cls|classifier|discriminator_predictions|generator_predictions|generator_lm_head|"
     r"vocab_transform|vocab_layer_norm|vocab_projector)\b.*"
@@ -27,6 +27,7 @@ def write_weights(plan: ExportPlan, folder: Path, dtype: torch.dtype) -> None:
     """Write the weights of the plan's model as safetensors; tied weights are stored once."""
     prefix = plan.export_class.prefix
     stored = dict(stored_weights(plan))
+    # further weights that transformers wants to have a tensor of their own, although they repeat others
     stored |= {name: stored[other].clone() for name, other in plan.copies.items() if other in stored}
     stored = {name: weight.detach().cpu().to(dtype).contiguous() for name, weight in stored.items()}
     stored |= computed_tables(plan)  # in float32, because rounded sinusoids would be other positions
@@ -35,9 +36,12 @@ def write_weights(plan: ExportPlan, folder: Path, dtype: torch.dtype) -> None:
 
 
 def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name in transformers, without the prefix of the base model, and the value of every weight."""
-    model = meta_model(plan.form.spec)
-    for parameter, weight in plan.form.weights.items():
+    """Yield the name in transformers, without the prefix of the base model, and the value of every weight.
+
+    A weight of ours that stacks several matrices of theirs, such as queries, keys and values, is split into them.
+    """
+    model = meta_model(plan.model.spec)
+    for parameter, weight in plan.model.weights.items():
         names, transform, layer = plan.conversion.locate(parameter)
         if isinstance(transform, ReversibleTransform):
             weight = transform.undo(weight, layer)
@@ -46,18 +50,19 @@ def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
                 f"the weight {parameter} cannot be exported, because the conversion of its import cannot be undone: "
                 "choose another format with --to"
             )
-        rows = _block_sizes(model, parameter) if len(names) > 1 else [len(weight)]  # of each stored weight
-        yield from zip(names, weight.split(rows), strict=True)
+        row_counts = _block_sizes(model, parameter) if len(names) > 1 else [len(weight)]  # of each stored weight
+        yield from zip(names, weight.split(row_counts), strict=True)
 
 
 def _block_sizes(model: torch.nn.Module, parameter: str) -> list[int]:
-    """Return the rows of each matrix that is stacked in a weight, such as queries, keys and values."""
-    module, layer, _ = parameter.rsplit(".", 2)  # such as "decoder.layers.0.0.body", "project", "weight"
-    return list(model.get_submodule(module).blocks[f"{layer}.weight"])  # type: ignore[index]  # also of a bias
+    """Return the number of rows of each matrix that is stacked in a weight, such as queries, keys and values."""
+    module, projection, _ = parameter.rsplit(".", 2)  # such as "decoder.layers.0.0.body", "project", "weight"
+    # a bias is stacked like the matrix
+    return list(model.get_submodule(module).blocks[f"{projection}.weight"])  # type: ignore[index]
 
 
 def computed_tables(plan: ExportPlan) -> dict[str, Tensor]:
-    """Return the position tables that our model computes and transformers stores, by name."""
+    """Return the position tables that our model computes and the class of transformers stores, by name; none else."""
     if not plan.export_class.stores_positions:
         return {}
     tables = plan.conversion.computed.items()

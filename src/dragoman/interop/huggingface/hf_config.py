@@ -28,7 +28,7 @@ HF_ACTIVATIONS: dict[str, Activation] = {
 
 
 def field_names(text: str) -> frozenset[str]:
-    """Return the set of field names in a text, where they are separated by white space."""
+    """Return the names of fields in a text, where they are separated by white space."""
     return frozenset(text.split())
 
 
@@ -65,7 +65,7 @@ class HFConfig:
     """The values of config.json and of generation_config.json; remembers which fields were read."""
 
     def __init__(self, values: dict[str, Any], generation: dict[str, Any], path: Path) -> None:
-        """Read fields from `values`, those of config.json at `path`, and from `generation`, settings of generation.
+        """Read fields from `values`, those of config.json at `path`, and `generation`, those of generation_config.json.
 
         `refuse_unread` later refuses fields that were never read.
         """
@@ -137,9 +137,9 @@ class HFConfig:
         return HF_ACTIVATIONS[value]
 
     def token_id(self, field: str, default: Default) -> int | Default:
-        """Return the id of a special token from generation_config.json or else config.json; the first of several.
+        """Return the id of a special token from generation_config.json or else config.json; of a list, the first id.
 
-        The default is returned for a missing field, null and, in older configurations, a negative id.
+        The default is returned for a missing field, null and a negative id, which means none in older configurations.
         """
         value = self.generation.get(field, self.values.get(field))
         value = value[0] if isinstance(value, list) and value else value
@@ -149,13 +149,14 @@ class HFConfig:
 
     def suppressed_tokens(self) -> tuple[int, ...]:
         """Return the ids of tokens that are never generated: `suppress_tokens`, and forbidden words of one token."""
-        eos = self.generation.get("eos_token_id", self.values.get("eos_token_id"))  # transformers never suppresses EOS
+        # transformers ignores a forbidden word that is EOS alone
+        eos = self.generation.get("eos_token_id", self.values.get("eos_token_id"))
         bad_words = self.generation.get("bad_words_ids") or []
         single_tokens = [word[0] for word in bad_words if isinstance(word, list) and len(word) == 1 and word[0] != eos]
         return tuple(sorted({*single_tokens, *(self.generation.get("suppress_tokens") or [])}))
 
     def label_names(self) -> tuple[str, ...]:
-        """Return the names of a classifier's labels; LABEL_0 and LABEL_1 if none are configured."""
+        """Return the names of a classifier's labels (id2label); LABEL_0, LABEL_1 … for `num_labels` (2) if missing."""
         names = self.values.get("id2label")
         if isinstance(names, dict):
             if names.keys() != {str(number) for number in range(len(names))}:
@@ -173,7 +174,7 @@ class HFConfig:
                 raise self.unsupported(name, value, f"if it changes nothing, remove it from {self.path}")
 
     def unsupported(self, field: str, value: Any, hint: str) -> UserError:
-        """Return the error for a field of config.json whose value is not supported; `hint` says what to do."""
+        """Return the error for a field whose value is not supported; `hint` says what is supported, or what to do."""
         return UserError(f"{self.path} has {field} {value!r}, which is not supported: {hint}")
 
 

@@ -33,9 +33,9 @@ from dragoman.interop.huggingface.model_card import model_card
 from dragoman.interop.huggingface.obstacles import not_exportable
 from dragoman.run import Run
 
-MIN_EXPORTED_POSITIONS = 1024  # of a model whose positions are computed, which transformers stores in a table
+MIN_EXPORTED_POSITIONS = 1024  # rows of the position table that transformers stores where our model computes positions
 
-#: largest relative error of logits; a factor that moves into a weight is rounded with it
+#: largest relative error of logits by number format: a factor that moves into a weight is rounded with the weight
 ROUNDING_TOLERANCES = {"float32": LOGIT_TOLERANCE, "float16": 1e-2, "bfloat16": 5e-2}
 
 
@@ -47,18 +47,18 @@ class HuggingFaceExporter:
     dtypes: ClassVar[tuple[str, ...]] = tuple(TORCH_TYPES)
 
     def __init__(self, options: ExportOptions) -> None:
-        """Keep the options of the export."""
+        """Keep the options of the export: number format of the weights, and licence for the model card."""
         self.options = options
 
     def write(self, run: Run, folder: Path) -> WrittenExport:
-        """Write config, weights, tokenizer, generation settings and model card into a folder."""
+        """Write config.json, weights, tokenizer, generation_config.json and model card (README.md) into a folder."""
         plan = plan_run(run)
         _write_json(folder / CONFIG_JSON, {**plan.fields, "dtype": self.options.dtype})
         write_weights(plan, folder, TORCH_TYPES[self.options.dtype])
         notes = [] if has_no_tokenizer(run) else write_tokenizer(run, folder, exported_positions(run))
         if run.model.can_generate:
             generation, missing = generation_fields(run)
-            if plan.fields.get("use_cache") is False:  # `generate` reads it from this file
+            if plan.fields.get("use_cache") is False:  # `generate` reads it from generation_config.json
                 generation["use_cache"] = False
             _write_json(folder / GENERATION_CONFIG_JSON, generation)
             notes += missing
@@ -77,15 +77,18 @@ class HuggingFaceExporter:
             return self._compare(with_rounded_weights(run, TORCH_TYPES[self.options.dtype]), folder, samples)
 
     def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
-        """Compare tokenizer, logits and beam outputs of the run with those of the export in the folder."""
+        """Compare tokenizer, logits and beam outputs of the run with those of the export in the folder.
+
+        Beam outputs are compared if the model translates: a language model has no sources.
+        """
         import transformers
 
         model = _open_model(folder, run.device)
         if not has_no_tokenizer(run):
             check_tokenizer(run, folder, [text for text in samples.sources if isinstance(text, str)])
         ours = teacher_forced_logits(run, samples)
-        if getattr(run.spec, "one_label_per_sequence", False):  # one label for a text, at its first token
-            ours = [logits[0, :, None] for logits in ours]
+        if getattr(run.spec, "one_label_per_sequence", False):  # its logits are those of the first token
+            ours = [logits[0, :, None] for logits in ours]  # T V → V 1, as transformers' below
         theirs = [_logits(run, model, source, target) for source, target in zip(samples.source_ids, samples.target_ids)]
         error = relative_error(ours, theirs)
         equal_outputs = None
@@ -108,7 +111,7 @@ def _write_json(path: Path, fields: dict[str, Any]) -> None:
 
 def plan_run(run: Run) -> ExportPlan:
     """Return how the model of a run is written; raise a UserError if no class of transformers can hold it."""
-    model: Any = getattr(run.model, "main_encoder", run.model)  # of ELECTRA only the discriminator
+    model: Any = getattr(run.model, "main_encoder", run.model)  # of ELECTRA's two encoders only the discriminator
     plan = plan_export(
         model.spec,
         checkpoints.named_weights(model),
@@ -123,12 +126,12 @@ def plan_run(run: Run) -> ExportPlan:
 
 
 def exported_positions(run: Run) -> int:
-    """Return how many positions the exported model has if its position table is computed, not learned."""
+    """Return how many positions the exported model has if positions are computed, not learned."""
     return max(MIN_EXPORTED_POSITIONS, run.max_source_length)
 
 
 def label_names(run: Run, spec: Any) -> tuple[str, ...]:
-    """Return the labels of a token classifier; none for other models."""
+    """Return the names of a classifier's labels; none for a model with another output layer, or a single output."""
     count = getattr(spec, "num_labels", None) or 0
     if count < 2:
         return ()
@@ -146,7 +149,8 @@ def has_no_tokenizer(run: Run) -> bool:
 def preferred_class(run: Run) -> str:
     """Return the name of the class of transformers that a run was imported from, or else that of its system.
 
-    A checkpoint that was opened directly has the class as name of the run's checkpoint; an import stores it.
+    If a checkpoint of transformers was opened without an import, `run.checkpoint` is the name of the class. An import
+    stores it as "architecture" in the checkpoint of the run.
     """
     candidates = [run.checkpoint]
     if checkpoints.is_complete(run.checkpoint_folders[0]):
@@ -177,7 +181,10 @@ def _open_model(folder: Path, device: torch.device) -> Any:
 
 @torch.inference_mode()
 def _logits(run: Run, model: Any, source: list[int], target: list[int]) -> torch.Tensor:
-    """Return the logits of transformers for one pair: T V, for T positions and a vocabulary (or labels) of size V."""
+    """Return the logits of transformers for one pair, T V: T target positions, vocabulary of size V.
+
+    Without target (an encoder), T are the source positions and V the labels. One label per text gives V 1.
+    """
 
     def row(ids: list[int]) -> torch.Tensor:
         """Return token ids as a batch of one."""
@@ -189,12 +196,13 @@ def _logits(run: Run, model: Any, source: list[int], target: list[int]) -> torch
         output = model(input_ids=row([*source, *target])).logits[0, len(source) :]
     else:
         output = model(input_ids=row(source), decoder_input_ids=row(target)).logits[0]
-    return output if output.dim() == 2 else output[..., None]  # one label per text, or one logit per token: a 2nd axis
+    return output if output.dim() == 2 else output[..., None]  # one label per text (V) or one logit per token (T)
 
 
 def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[int]]:
     """Return the best hypothesis that transformers' beam search finds for each source, with EOS if it was generated."""
     search, framing, is_decoder_only = verification_search(run), run.framing, run.model.is_decoder_only
+    # a decoder-only model continues the source and the target's BOS
     prompts = [[*source, framing.bos] if is_decoder_only else source for source in sources]
     width = max(map(len, prompts))
     rows, masks = [], []  # padded token ids, and 1 for tokens that are no padding
@@ -211,7 +219,7 @@ def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[i
         attention_mask=torch.tensor(masks, device=run.device),
         num_beams=search.size,
         length_penalty=search.length_penalty,
-        early_stopping=search.early_stopping if search.size > 1 else False,
+        early_stopping=search.early_stopping if search.size > 1 else False,  # not a setting of greedy search
         max_new_tokens=search.length_limit.max,
         min_new_tokens=0,
         do_sample=False,
@@ -224,7 +232,7 @@ def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[i
     ).tolist()
     # without the prompt of a decoder, or the BOS of an encoder–decoder's target
     generated = [tokens[width if is_decoder_only else 1 :] for tokens in output]
-    limit = search.length_limit.max
+    limit = search.length_limit.max  # finished hypotheses are padded after EOS, others end at the limit
     return [ids[: ids.index(framing.eos) + 1] if framing.eos in ids else ids[:limit] for ids in generated]
 
 

@@ -59,9 +59,9 @@ NEUTRAL_GENERATION_VALUES: dict[str, Any] = {
 
 
 StoredPrecision = Literal["stored", "float32", "bfloat16"]
-#: precision of the weights in a run folder
+#: data types of the weights in a run folder; "stored" is that of each weight in the checkpoint
 STORED_TYPES: dict[StoredPrecision, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-MIN_TOKEN_SHARE = 0.9  # share of the embeddings that have a token; with fewer, the tokenizer may be another model's
+MIN_TOKEN_SHARE = 0.9  # of the embeddings have a token; with a smaller share, the tokenizer may be another model's
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
         raise UserError(f"{folder} is not a folder: name one with config.json and model.safetensors")
     hf_config = HFConfig.from_folder(folder)
     class_name, architecture = _architecture(hf_config)
-    hf_config.expect("quantization_config", None)  # quantized weights are refused
+    hf_config.expect("quantization_config", None)  # quantized weights are an error
     weights = open_weights(folder, architecture.base_prefix, class_name)
     conversion = architecture.convert(hf_config, weights)
-    hf_config.refuse_unread()  # fields of config.json that the conversion does not know
+    hf_config.refuse_unread()  # an error for fields of config.json that the conversion has not read
     conversion.check_computed_tables(weights)
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
     converted = conversion.convert(weights, shapes, hf_config.values)
@@ -179,7 +179,7 @@ class ImportResult:
     """An imported checkpoint."""
 
     checkpoint: ConvertedCheckpoint
-    parameters: int
+    parameters: int  # number of weights
     vocab_sizes: tuple[int, int]  # of the source and target tokenizers
     unsupported_generation_settings: dict[str, Any]
 
@@ -212,7 +212,7 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
     checkpoints.assign_weights(model, checkpoint.weights, folder, torch_device)
     settings = _run_config(checkpoint, shared_vocabulary=source is target)
     inference_weights = InferenceWeights(weights, torch_device)
-    name = checkpoint.architecture  # in place of a checkpoint's name, such as "best"
+    name = checkpoint.architecture  # in place of a name such as "best" of a checkpoint in a run folder
     return Run(folder, settings, model, source, target, checkpoint.framing, name, inference_weights)
 
 
@@ -222,7 +222,7 @@ def import_checkpoint(
     """Write `run_folder` with model, tokenizers and configuration of a checkpoint of transformers or Marian.
 
     If it fails, no folder is left behind. `log` receives messages of progress. `precision` is that of the weights in
-    the run folder; inference and training compute in float32 in any case.
+    the run folder ("stored": as in the checkpoint); inference and training compute in float32 in any case.
     """
     check_new_folder(run_folder)
     log(f"reading {folder}")
@@ -271,7 +271,7 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
     """
     values = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))
     source, target = tokenizers_from_folder(folder, values)
-    for tokenizer, count in zip((source, target), checkpoint.embedding_counts):
+    for tokenizer, count in zip((source, target), checkpoint.embedding_counts):  # count: number of embeddings
         if tokenizer.vocab_size > count:
             raise UserError(
                 f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, but the model has only {count:,} "
@@ -284,31 +284,32 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
 def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
     """Return a tokenizer whose tokens are the labels of a classifier, with their ids in the checkpoint."""
     vocabulary = {label: number for number, label in enumerate(labels)}
-    # the library demands an unknown token; no other text than labels is encoded
+    # the library demands an unknown token, but no other text than labels is encoded
     library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ImportedTokenizer(library, dict(enumerate(labels)), {}, {})  # {}: without special tokens
+    return ImportedTokenizer(library, dict(enumerate(labels)), special_tokens={}, role_ids={})
 
 
 def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
     """Return the configuration of a run, with the generation settings of the checkpoint as settings of the search.
 
-    `max_length` and `min_length` of transformers count the BOS of the target, ours do not. Prompts (Whisper) count in
-    our length only. With a maximum length, the limit does not depend on the source length (`length_ratio` 0).
+    `max_length` and `min_length` of transformers count the BOS of the target, our lengths do not. A prompt, such as
+    Whisper's language and task, counts in our length only. With a maximum length, the limit of a target does not depend
+    on the source length: `length_ratio` is 0.
     """
     generation, prompt_length = checkpoint.generation, checkpoint.framing.prompt_length
     max_length, min_length = generation.get("max_new_tokens"), generation.get("min_new_tokens")
     if max_length is not None:
         max_length += prompt_length
     elif isinstance(generation.get("max_length"), int):
-        # with a prompt, transformers counts neither BOS nor the prompt
+        # transformers counts BOS, but of a target with a prompt neither BOS nor the prompt
         max_length = generation["max_length"] + prompt_length if prompt_length else generation["max_length"] - 1
     model = meta_model(checkpoint.spec)
     if prompt_length and (positions := position_limit(model.decoder)):
-        max_length = min(positions - 1, max_length or positions)  # BOS has a position, too
+        max_length = min(positions - 1, max_length or positions)  # all positions but that of BOS, or fewer
     if min_length is None and isinstance(generation.get("min_length"), int):
         min_length = max(0, generation["min_length"] - 1)  # without BOS
-    early_stopping = generation.get("early_stopping")
+    early_stopping = generation.get("early_stopping")  # True, False, "never", or missing
     search = {
         "beam_size": generation.get("num_beams", 1),
         "length_penalty": generation.get("length_penalty"),
@@ -319,6 +320,7 @@ def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> con
         "no_repeat_ngram_size": generation.get("no_repeat_ngram_size"),
         "early_stopping": early_stopping if early_stopping in (True, "never") else False,
         "rank_unfinished": "by_score",
+        # in feature vectors, such as frames; None: not set
         "max_source_length": None if model.source_features is None else model.max_source_length,
     }
     values: dict[str, Any] = {
@@ -342,7 +344,7 @@ def _unsupported_generation_settings(generation: Mapping[str, Any]) -> dict[str,
         for name, value in generation.items()
         if name not in SUPPORTED_GENERATION_SETTINGS
         and value != NEUTRAL_GENERATION_VALUES.get(name)
-        and value not in (0, None, [])
+        and value not in (0, None, [])  # switched off
     }
     bad_words = [word for word in generation.get("bad_words_ids") or [] if isinstance(word, list) and len(word) > 1]
     return unsupported | ({"bad_words_ids": bad_words} if bad_words else {})

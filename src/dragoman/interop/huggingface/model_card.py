@@ -24,7 +24,10 @@ CARD_SECTIONS = ("system", "objective", "text", "training", "search")
 
 
 def model_card(run: Run, plan: ExportPlan, options: ExportOptions, notes: list[str]) -> str:
-    """Return the text of README.md; `notes` are sentences on what the user of the export should know."""
+    """Return the text of README.md: a model card with metadata, an example program, data, results and settings.
+
+    `plan` says how the model is written, `notes` are sentences on what the user of the export should know.
+    """
     class_name, system = plan.export_class.name, run.config.system.name or "imported model"
     metadata = {"library_name": "transformers", "pipeline_tag": _pipeline_tag(run), "tags": ["dragoman", system]}
     if options.license:
@@ -42,7 +45,7 @@ def model_card(run: Run, plan: ExportPlan, options: ExportOptions, notes: list[s
         class_name=class_name,
         architecture=run.spec.architecture,
         system=system,
-        parameters=count_parameters(plan.form.spec),
+        parameters=count_parameters(plan.model.spec),
         vocabulary=f"{plan.fields['vocab_size']:,} tokens",
         dtype=options.dtype,
         data=_training_data(run),
@@ -54,14 +57,14 @@ def model_card(run: Run, plan: ExportPlan, options: ExportOptions, notes: list[s
 
 
 def _pipeline_tag(run: Run) -> str:
-    """Return the name of the task on the Hugging Face hub."""
+    """Return the model's task, such as "translation", as the Hugging Face hub calls it."""
     if run.model.can_generate:
         return "text-generation" if run.model.is_decoder_only else "translation"
     return "token-classification" if run.model.num_labels else "fill-mask"
 
 
 def _languages(run: Run) -> list[str]:
-    """Return the languages of the run, if its data or its model says them."""
+    """Return the codes of the languages of the run's training data, without repetitions; none if they are not known."""
     data = run.config.data
     return [name for name in dict.fromkeys((data.source_language, data.target_language)) if name]
 
@@ -86,7 +89,7 @@ def _training_data(run: Run) -> list[str]:
 
 def _results(run: Run) -> dict[str, str]:
     """Return the formatted results of the last validation up to the exported checkpoint, by metric; {} for none."""
-    last_step = int(run.checkpoint) if run.checkpoint.isdecimal() else None
+    last_step = int(run.checkpoint) if run.checkpoint.isdecimal() else None  # a checkpoint is named by its step
     validation: dict[str, Any] = {}
     for record in run.metrics():
         if record.get("kind") == "valid" and (last_step is None or int(record.get("step", 0)) <= last_step):
@@ -94,12 +97,16 @@ def _results(run: Run) -> dict[str, str]:
     return {
         name.replace("_", " "): f"{value:.4g}"
         for name, value in validation.items()
+        # without durations
         if isinstance(value, int | float) and name not in NOT_METRICS and not name.endswith("seconds")
     }
 
 
 def _settings(run: Run) -> str:
-    """Return the settings that describe the model and its training as YAML; paths of files are left out."""
+    """Return the settings that describe the model and its training (`CARD_SECTIONS`) as YAML.
+
+    Settings that are empty or contain a slash, as paths of files do, are left out.
+    """
     values = yaml.safe_load(config.to_yaml(run.config))
     shown = {
         section: {
@@ -118,6 +125,7 @@ def example_program(run: Run, plan: ExportPlan) -> str:
     lines = [f"from transformers import AutoTokenizer, {class_name}", ""]
     lines += ['folder = "."  # this folder', "tokenizer = AutoTokenizer.from_pretrained(folder)"]
     decoder = "tokenizer"  # name of the variable whose tokenizer decodes the output
+    # only learned tokenizers (not imported ones) of different vocabularies are written to two folders
     if (
         run.model.can_generate
         and run.target_tokenizer is not run.source_tokenizer
@@ -138,7 +146,7 @@ def example_program(run: Run, plan: ExportPlan) -> str:
 
 
 def _example_text(run: Run) -> str:
-    """Return a sentence of the validation set, or a generic one."""
+    """Return a source text of the validation set, or a generic sentence; the latter also if sources are no texts."""
     try:
         sources, _tags, _references = sample_texts(run, sentences=None)
     except UserError:  # a checkpoint without tokenizer

@@ -15,11 +15,14 @@ from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.training.recipes import get_recipe
 
 MAX_OBSTACLES = 4  # in a message
-RECIPES = ("plain", "textbook")  # those that may change a model so that it can be exported
+RECIPES = ("plain", "textbook")  # sets of defaults with which a model may become one that can be exported
 
 
 def not_exportable(run: Run, plan: ExportPlan | None) -> UserError:
-    """Return the error for a run that no class of transformers can hold; `plan` is the nearest class."""
+    """Return the error for a run that no class of transformers can hold.
+
+    `plan` is an export as the class that is most like the model, and says what differs; None: no class is like it.
+    """
     if plan is None:
         reason = f"transformers has no class for a model of kind {type(run.spec).__name__} with these layers"
     else:
@@ -33,10 +36,10 @@ def not_exportable(run: Run, plan: ExportPlan | None) -> UserError:
 
 
 def _obstacle_names(plan: ExportPlan) -> Iterator[str]:
-    """Yield the parts and settings that are obstacles, such as "encoder.norm: RMSNorm instead of LayerNorm"."""
-    for path, ours, theirs in plan.obstacles:
-        field = path.rpartition(".")[2].partition("[")[0] or "the model"  # the last name in a path such as a.b[0]
-        if isinstance(ours, NoPosition):  # positions that act elsewhere are named there
+    """Yield the fields in which model and class differ, such as "norm RMSNorm (instead of LayerNorm)"."""
+    for path, ours, theirs in plan.obstacles:  # path such as encoder.block[0].norm, and both values of the field
+        field = path.rpartition(".")[2].partition("[")[0] or "the model"  # "block" of the path encoder.block[0]
+        if isinstance(ours, NoPosition):  # our positions are in another part, whose own difference names them
             continue
         if field in ("target_vocab_size", "shared_embeddings"):
             yield "separate source and target vocabularies"
@@ -52,23 +55,28 @@ def _name(value: Any) -> str:
 
 
 def _advice(run: Run) -> str:
-    """Return what to train instead: recipes of the same system, or other systems; all of them can be exported."""
+    """Return what to train instead: recipes of the same system, or other systems; all of them can be exported.
+
+    A recipe is a set of defaults for training.
+    """
     system = run.config.system.name
     vocabulary = _trial_vocabulary(run.spec, joint=run.source_tokenizer is run.target_tokenizer)
     if system in SYSTEMS:
-        if classes := dict(_exportable_recipes(system, vocabulary)):
+        if classes := dict(_exportable_recipes(system, vocabulary)):  # recipe → class of transformers
             options = " or ".join(f"--recipe {recipe} (as {name})" for recipe, name in classes.items())
             return f"Train the system {system} with {options}"
-        if not vocabulary.joint and dict(_exportable_recipes(system, VocabularySizes(300, 300, joint=True))):
+        joint_vocabulary = VocabularySizes(source=300, target=300, joint=True)
+        if not vocabulary.joint and any(_exportable_recipes(system, joint_vocabulary)):
             return "Train it with --set text.shared_vocabulary=true"
     names = [name for name in SYSTEMS if any(_exportable_recipes(name, vocabulary, ("auto", *RECIPES)))]
     return f"Systems that can be exported: {', '.join(names)} (transformer with --recipe plain or textbook)"
 
 
 def _trial_vocabulary(spec: Any, joint: bool) -> VocabularySizes:
-    """Return small vocabulary sizes, with which it is tried which systems can be exported.
+    """Return small vocabulary sizes, with which specs of systems are built to try whether they can be exported.
 
-    Source and target share a vocabulary if `joint`; otherwise their sizes differ if those of the model `spec` do.
+    Source and target share a vocabulary if `joint`; otherwise their sizes differ if those of the model `spec` do. The
+    sizes themselves do not matter.
     """
     if joint:
         return VocabularySizes(source=300, target=300, joint=True)
@@ -79,13 +87,17 @@ def _trial_vocabulary(spec: Any, joint: bool) -> VocabularySizes:
 def _exportable_recipes(
     system: str, vocabulary: VocabularySizes, recipes: tuple[str, ...] = RECIPES
 ) -> Iterator[tuple[str, str]]:
-    """Yield the recipes (sets of defaults) with which a system can be exported, and the class it is exported as."""
+    """Yield the recipes (sets of defaults) with which a system can be exported, and the class it is exported as.
+
+    The recipe "auto" stands for the default recipe of the system.
+    """
     definition = SYSTEMS[system]
     for recipe in recipes:
         recipe_settings = get_recipe(definition.default_recipe if recipe == "auto" else recipe, definition).system
         settings = {name: value for name, value in recipe_settings.items() if name in definition.settings()}
         spec: ModelSpec = definition.spec(vocabulary, "tiny", **settings)
         spec = getattr(spec, "discriminator", spec)  # of ELECTRA, only the discriminator is exported
-        plan = plan_export(spec, {}, spec.default_framing, max_positions=1024, preferred=system)
+        # special tokens and number of positions do not decide whether there are obstacles
+        plan = plan_export(spec, weights={}, framing=spec.default_framing, max_positions=1024, preferred=system)
         if plan is not None and not plan.obstacles:
             yield recipe, plan.export_class.name

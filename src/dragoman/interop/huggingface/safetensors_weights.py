@@ -21,7 +21,7 @@ FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class StoredWeights:
-    """Weights by name, read on access.
+    """The weights of a checkpoint by name, read on access.
 
     Names lack the prefix of the base model (`bert.`, `model.` …), and norms have `weight` and `bias` also in old files
     that say `gamma` and `beta`.
@@ -58,7 +58,7 @@ class StoredWeights:
         return self.load(name, torch.float32)
 
     def load(self, name: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
-        """Return a weight of this dtype on the device; memory-mapped if a large file has it in this dtype."""
+        """Return a weight in this dtype on the device; memory-mapped if a large file holds it in this dtype."""
         full_name = self._full_names[name]
         self.float_dtype(name)  # raises an error for integers
         try:
@@ -69,12 +69,12 @@ class StoredWeights:
             ) from None
 
     def shape(self, name: str) -> torch.Size:
-        """Return the shape of a weight, which is not read."""
+        """Return the shape of a weight from the header of its file, without reading the weight."""
         full_name = self._full_names[name]
         return self._files[full_name].tensors[full_name].shape
 
     def float_dtype(self, name: str) -> torch.dtype:
-        """Return the data type of a weight, which is not read; raise a UserError if it is not a floating-point type."""
+        """Return the data type of a weight from the header of its file; a UserError if it is no floating-point type."""
         full_name = self._full_names[name]
         dtype = self._files[full_name].tensors[full_name].dtype
         if dtype not in FLOAT_TYPES:

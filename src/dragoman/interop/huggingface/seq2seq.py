@@ -33,9 +33,12 @@ SIDES = ("encoder", "decoder")
 
 @dataclass(frozen=True)
 class BartFamily:
-    """The differences between the families of encoder–decoders: BART, mBART, M2M-100, Marian and Pegasus."""
+    """The differences between the families of encoder–decoders: BART, mBART, M2M-100, Marian and Pegasus.
 
-    system: str
+    Sizes, token ids and the last three fields are defaults for what config.json does not say.
+    """
+
+    system: str  # our most similar system
     vocab_size: int
     pad: int
     eos: int
@@ -46,7 +49,7 @@ class BartFamily:
     fairseq_positions: bool = False  # sinusoids that begin at PAD + 1, with frequencies up to 1/10000
     separate_vocabularies: bool = False  # source and target may have tables of their own
     output_bias: bool = True
-    scale_embedding: bool = False  # default of the configuration, as are the following
+    scale_embedding: bool = False  # embeddings are multiplied by √D
     activation: str = "gelu"
     attention_dropout: float = 0.0
 
@@ -102,7 +105,7 @@ def convert_bart(family: BartFamily, config: HFConfig, weights: StoredWeights) -
     _check_bart_fields(config, family)
     share = not family.separate_vocabularies or config.boolean("share_encoder_decoder_embeddings", True)
     tie = config.boolean("tie_word_embeddings", True)
-    tables = find_embedding_tables(weights, share=share, tie=tie)
+    tables = find_embedding_tables(weights, share=share, tie=tie)  # names of the tables, and which are equal
     dim, vocab_size = (
         config.integer("d_model", 1024, alias="hidden_size"),
         config.integer("vocab_size", family.vocab_size),
@@ -111,7 +114,7 @@ def convert_bart(family: BartFamily, config: HFConfig, weights: StoredWeights) -
     spec = EncoderDecoder(
         dim,
         vocab_size,
-        vocab_size if share and tie else target_vocab_size,
+        vocab_size if share and tie else target_vocab_size,  # as many as the source with a single table
         encoder=_bart_stack(config, family, "encoder"),
         decoder=_bart_stack(config, family, "decoder"),
         embedding=Embedding(scaled=config.boolean("scale_embedding", family.scale_embedding)),
@@ -121,7 +124,7 @@ def convert_bart(family: BartFamily, config: HFConfig, weights: StoredWeights) -
         initialization=Normal(config.number("init_std", 0.02)),
     )
     sinusoids = _sinusoids(config, family).build(dim)
-    without_unused_rows = without_first_rows(UNUSED_POSITION_ROWS)  # BART's position tables start with two of them
+    without_unused_rows = without_first_rows(UNUSED_POSITION_ROWS)  # BART's position tables start with two unused rows
     return Conversion(
         family.system,
         spec,
@@ -137,7 +140,10 @@ def convert_bart(family: BartFamily, config: HFConfig, weights: StoredWeights) -
 
 
 def _check_bart_fields(config: HFConfig, family: BartFamily) -> None:
-    """Raise an error if a field of config.json contradicts what the family computes; newer files lack these fields."""
+    """Raise an error if a field of config.json contradicts what the family computes.
+
+    Newer files lack most of these fields: a missing field has the expected value.
+    """
     config.expect("is_decoder", False)
     config.expect("add_bias_logits", False)
     config.expect("do_blenderbot_90_layernorm", False)
@@ -197,12 +203,13 @@ def _sinusoids(config: HFConfig, family: BartFamily) -> Sinusoidal:
 def _bart_framing(config: HFConfig, family: BartFamily) -> Framing:
     """Return the framing (special tokens around source and target) of the family.
 
-    mBART decoders start with EOS, or with a forced language code.
+    Without `decoder_start_token_id`, the decoder starts with that of the family or, if it has none (mBART), with EOS.
+    A forced BOS is the first token that is generated, such as a language code.
     """
     bos, eos = config.token_id("bos_token_id", 0), config.token_id("eos_token_id", family.eos)
     start = config.token_id("decoder_start_token_id", family.decoder_start)
     forced = config.token_id("forced_bos_token_id", None)
-    if config.get("force_bos_token_to_be_generated", False) and forced is None:
+    if config.get("force_bos_token_to_be_generated", False) and forced is None:  # the older field
         forced = bos
     return Framing(
         pad=config.token_id("pad_token_id", family.pad),

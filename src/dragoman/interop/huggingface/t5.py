@@ -22,7 +22,7 @@ from dragoman.text.framing import Framing
 
 @dataclass(frozen=True)
 class T5Family:
-    """Default values of the configuration, and the differences between the families."""
+    """Default values of config.json for T5, mT5 and UMT5, and the differences between these families."""
 
     vocab_size: int
     ffn_dim: int
@@ -30,7 +30,8 @@ class T5Family:
     heads: int
     feed_forward_proj: str
     bias_in_each_layer: bool = False  # each layer has its own position biases; otherwise all share those of the first
-    scales_output: bool | None = None  # vectors are multiplied by 1/√D before the output layer; None: if it is tied
+    #: vectors are multiplied by 1/√D before the output layer; None: as config.json says, or else if it is tied
+    scales_output: bool | None = None
 
 
 T5 = T5Family(32128, 2048, 6, 8, "relu")
@@ -67,7 +68,7 @@ def convert_t5(family: T5Family, config: HFConfig, weights: StoredWeights) -> Co
     `family` holds what differs between them. Fields of config.json are read with transformers' defaults.
     """
     tie = config.boolean("tie_word_embeddings", True)
-    if family.scales_output is None:  # version 1.0, whose output is tied, scales what the output layer reads
+    if family.scales_output is None:  # T5 1.0, whose output layer is tied, multiplies the layer's input by 1/√D
         output_scaled = config.boolean("scale_decoder_outputs", tie)
     else:
         config.expect("scale_decoder_outputs", family.scales_output)
@@ -77,7 +78,7 @@ def convert_t5(family: T5Family, config: HFConfig, weights: StoredWeights) -> Co
     vocab_size = config.integer("vocab_size", family.vocab_size)
     layers = config.integer("num_layers", family.layers, alias="num_hidden_layers")
     feed_forward = _t5_feed_forward(config, family)
-    # the output is tied unless its matrix is stored, whatever tie_word_embeddings says
+    # the output layer is tied unless another matrix is stored for it, whatever tie_word_embeddings says
     tables = find_embedding_tables(weights, share=True, tie=True)
     spec = EncoderDecoder(
         config.integer("d_model", 512, alias="hidden_size"),
@@ -94,15 +95,15 @@ def convert_t5(family: T5Family, config: HFConfig, weights: StoredWeights) -> Co
     for side, number in (("encoder", 1), ("decoder", 2)):  # the number of the feed-forward part in a layer
         dense = f"{side}.block.*.layer.{number}.DenseReluDense"
         modules[f"{side}.layers.*.{number}.body.widen"] = f"{dense}.wi_0" if feed_forward.gated else f"{dense}.wi"
-        modules[f"{side}.layers.*.{number}.body.gate"] = f"{dense}.wi_1"
+        modules[f"{side}.layers.*.{number}.body.gate"] = f"{dense}.wi_1"  # not used by a model without a gate
     unused = (*map(re.escape, EMBEDDING_TABLES), UNUSED_BIAS)
     return Conversion("t5", spec, modules, _t5_framing(config), unused=unused)
 
 
 def _t5_feed_forward(config: HFConfig, family: T5Family) -> FeedForward:
-    """Return the feed-forward layer. `feed_forward_proj` is its activation, such as relu or gated-gelu.
+    """Return the spec of the feed-forward layers, whose activation is the field `feed_forward_proj`.
 
-    The fields `dense_act_fn` and `is_gated_act` of config.json override it.
+    It is a name such as relu or gated-gelu. The fields `dense_act_fn` and `is_gated_act` of config.json override it.
     """
     kind = str(config.get("feed_forward_proj", family.feed_forward_proj))
     gate, _, activation = kind.rpartition("-")
@@ -122,7 +123,10 @@ def _t5_feed_forward(config: HFConfig, family: T5Family) -> FeedForward:
 
 
 def _t5_stack(config: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
-    """Return the spec of `depth` layers of the `encoder` or (False) decoder, with relative position biases."""
+    """Return the spec of the `depth` layers of the encoder (`encoder` is True) or of the decoder.
+
+    Relative position biases are added to the scores of self-attention, in each layer its own or in all the same.
+    """
     heads = config.integer("num_heads", family.heads, alias="num_attention_heads")
     head_dim, dropout = config.integer("d_kv", 64, alias="head_dim"), config.number("dropout_rate", 0.1)
     norm = RMSNorm(config.number("layer_norm_epsilon", 1e-6))

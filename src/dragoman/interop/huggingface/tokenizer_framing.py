@@ -54,6 +54,7 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
     if meta_model(checkpoint.spec).source_features is not None:  # vectors have no special tokens around them
         return checkpoint.framing
     settings = _read_object(folder / "tokenizer_config.json")
+    # at the length limit, transformers generates the token forced_eos_token_id
     eos_forced = checkpoint.framing.eos == checkpoint.generation.get("forced_eos_token_id")
     framing = replace(checkpoint.framing, force_eos_at_limit=eos_forced)
     if tokenizer.language_codes:  # Marian with several target languages: >>deu<< before the source
@@ -74,7 +75,8 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
         raise UserError(
             f"{folder / 'tokenizer.json'} is damaged: its post_processor cannot be read; get it again"
         ) from None
-    if prefix and suffix and not meta_model(checkpoint.spec).can_generate:  # CLS and SEP; most config.json have neither
+    if prefix and suffix and not meta_model(checkpoint.spec).can_generate:  # an encoder, with CLS and SEP
+        # most config.json of encoders have neither bos_token_id nor eos_token_id
         framing = replace(framing, bos=prefix[0], eos=suffix[-1])
     return replace(framing, source_prefix=prefix, source_suffix=suffix)
 
@@ -87,13 +89,13 @@ def _find_languages(
 ) -> tuple[LanguageScheme | None, dict[str, int]]:
     """Return how a tokenizer writes language codes, and the token id of each code; None and {} if it has none.
 
-    `class_names` are those of tokenizer and model, the most reliable first. A model of M2M-100's class may have the
-    codes of NLLB.
+    `class_names` are those of tokenizer and model in transformers, the most reliable first. The first scheme of theirs
+    that matches special tokens of the `tokenizer` is returned. A model of M2M-100's class may have the codes of NLLB.
     """
     schemes = [scheme for name in class_names for prefix, scheme in LANGUAGE_SCHEMES.items() if name.startswith(prefix)]
     if schemes and schemes[-1] is LANGUAGE_SCHEMES["M2M100"]:
         schemes.append(LANGUAGE_SCHEMES["Nllb"])
-    special_tokens = sorted(tokenizer.special_token_ids.items(), key=lambda name_and_id: name_and_id[1])
+    special_tokens = sorted(tokenizer.special_token_ids.items(), key=lambda name_and_id: name_and_id[1])  # by id
     for scheme in schemes:
         ids = {match[1]: token_id for name, token_id in special_tokens if (match := re.fullmatch(scheme.token, name))}
         if ids:
@@ -113,7 +115,7 @@ def _with_languages(framing: Framing, scheme: LanguageScheme, ids: dict[str, int
     """
     code_of = {token_id: code for code, token_id in ids.items()}
     source_position = scheme.source_position
-    if settings.get("legacy_behaviour") is True:  # NLLB as published at first: x EOS code
+    if settings.get("legacy_behaviour") is True:  # NLLB as published at first: a source is text, EOS, code
         source_position = "suffix"
     is_forced = any(token_id in code_of for token_id in framing.forced_bos)
     first_token = framing.forced_bos[0] if is_forced else framing.bos
@@ -123,6 +125,7 @@ def _with_languages(framing: Framing, scheme: LanguageScheme, ids: dict[str, int
     target_position = "forced_bos" if is_forced else scheme.target_position
     return replace(
         framing,
+        # without a fixed code: the place of a code is filled when languages are chosen
         bos=framing.eos if framing.bos in code_of else framing.bos,
         forced_bos=tuple(token_id for token_id in framing.forced_bos if token_id not in code_of),
         source_prefix=(),
@@ -135,7 +138,10 @@ def _with_languages(framing: Framing, scheme: LanguageScheme, ids: dict[str, int
 
 
 def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
-    """Return the token ids that a post-processor of the `tokenizers` library adds before and after a single text."""
+    """Return the token ids that a post-processor of the `tokenizers` library adds before and after a single text.
+
+    An unknown kind of post-processor is a ValueError.
+    """
     kind = processor["type"]
     if kind == "Sequence":
         affixes = [_processor_affixes(step) for step in processor["processors"]]
@@ -150,19 +156,20 @@ def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
         raise ValueError(kind)
     prefix: list[int] = []
     suffix: list[int] = []
-    side = prefix
+    current = prefix  # the list that gets the next special tokens
     for item in processor["single"]:  # special tokens, the text itself (Sequence), special tokens
         if "Sequence" in item:
-            side = suffix
+            current = suffix
         else:
-            side += [int(id_) for id_ in processor["special_tokens"][item["SpecialToken"]["id"]]["ids"]]
+            current += [int(token_id) for token_id in processor["special_tokens"][item["SpecialToken"]["id"]]["ids"]]
     return tuple(prefix), tuple(suffix)
 
 
 def _family_affixes(checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Settings) -> Affixes:
     """Return the token ids that the tokenizer class of the model's family adds before and after a text.
 
-    Encoders add CLS and SEP; others add BOS and EOS as `settings`, those of tokenizer_config.json, say.
+    Encoders add CLS and SEP. Others add BOS and EOS as the fields `add_bos_token` and `add_eos_token` of `settings`
+    (tokenizer_config.json) say, by default the tokens of the checkpoint's framing.
     """
     framing, roles = checkpoint.framing, tokenizer.role_ids
     if not meta_model(checkpoint.spec).can_generate and {"cls", "sep"} <= roles.keys():

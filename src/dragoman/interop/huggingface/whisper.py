@@ -26,7 +26,8 @@ from dragoman.text.framing import Framing
 from dragoman.text.language_codes import LanguageCodes
 
 OUTPUT_WEIGHT = "proj_out.weight"
-SAMPLE_RATE, HOP_SAMPLES, WINDOW_SAMPLES = 16_000, 160, 400  # of all published models
+#: samples per second, between the beginnings of two frames, and in a frame, in all published models
+SAMPLE_RATE, HOP_SAMPLES, WINDOW_SAMPLES = 16_000, 160, 400
 #: fields of training and of other tasks, and the scale of embeddings, which transformers never applies
 UNREAD_FIELDS = (
     *("use_weighted_layer_sum", "classifier_proj_size", "apply_spec_augment", "median_filter_width"),
@@ -67,17 +68,17 @@ WHISPER_MODULES = {
 def _with_zero_key_bias(before: int) -> ReversibleTransform:
     """Return a transform that inserts zeros as the biases of keys, which Whisper's keys do not have.
 
-    Our bias is that of queries, keys and values in self-attention, or of keys and values in cross-attention: `before`
-    (1 or 0) is the number of parts of equal size before the keys, and one part follows.
+    Our bias is one vector for queries, keys and values in self-attention, or for keys and values in cross-attention.
+    `before` is the number of these parts, all of the same size, before the keys: 1 (queries) or 0. The values follow.
     """
 
     def insert(bias: Tensor, layer: int) -> Tensor:
-        """Insert zero biases of the keys before the last part; the number of the layer does not matter."""
+        """Insert zero biases of the keys before those of the values; the number of the layer does not matter."""
         size = bias.shape[0] // (before + 1)
         return torch.cat((bias[: before * size], bias.new_zeros(size), bias[before * size :]))
 
     def remove(bias: Tensor, layer: int) -> Tensor:
-        """Remove the biases of the keys, which come after `before` parts; the number of the layer does not matter."""
+        """Remove the biases of the keys, which follow `before` parts; the number of the layer does not matter."""
         size = bias.shape[0] // (before + 2)
         return torch.cat((bias[: before * size], bias[(before + 1) * size :]))
 
@@ -187,6 +188,7 @@ def _framing(config: HFConfig) -> Framing:
     task = generation.get("task") or next((name for name in task_ids if task_ids[name] in forced_ids), "transcribe")
     if task_ids and task not in task_ids:
         raise config.unsupported("task", task, f"the model knows {', '.join(task_ids)}")
+    # without names of tasks: the forced tokens as they are, of which None stands for any token
     prompt = [task_ids[task]] if task_ids else [token for token in forced_ids if token is not None]
     prompt = [token for token in prompt if token not in language_ids.values()]  # `language_codes` adds the language
     no_timestamps = generation.get("no_timestamps_token_id")
@@ -200,7 +202,7 @@ def _framing(config: HFConfig) -> Framing:
         source_prefix=(),
         source_suffix=(),
         forced_bos=tuple(prompt),
-        suppressed=tuple(token for token in config.suppressed_tokens() if token >= 0),
+        suppressed=tuple(token for token in config.suppressed_tokens() if token >= 0),  # -1 is no token
         languages=language_codes,
         suppressed_first=tuple(generation.get("begin_suppress_tokens") or ()),
         forced_is_prompt=True,
@@ -208,7 +210,10 @@ def _framing(config: HFConfig) -> Framing:
 
 
 def _forced_tokens(config: HFConfig) -> list[int | None]:
-    """Return the tokens of `forced_decoder_ids`, pairs of position and token, from position 1 on; None: any token."""
+    """Return the tokens of `forced_decoder_ids`, pairs of position and token id, from position 1 on; None: not forced.
+
+    Position 0 is that of BOS.
+    """
     pairs = config.generation.get("forced_decoder_ids") or []
     try:
         numbered = [(int(position), None if token is None else int(token)) for position, token in pairs]
@@ -226,7 +231,7 @@ def _forced_tokens(config: HFConfig) -> list[int | None]:
 
 
 def _language_ids(config: HFConfig) -> dict[str, int]:
-    """Return the ids of language tokens by code: `lang_to_id` has names such as <|en|>."""
+    """Return the ids of language tokens by code such as en: `lang_to_id` has names such as <|en|>."""
     ids = config.generation.get("lang_to_id") or {}
     if not isinstance(ids, dict) or not all(isinstance(token, int) for token in ids.values()):
         raise UserError(
@@ -239,10 +244,11 @@ def _language_ids(config: HFConfig) -> dict[str, int]:
 
 
 def _feature_settings(config: HFConfig, mel_bins: int, positions: int) -> dict[str, Any]:
-    """Return the settings of our section `features`, by preprocessor_config.json or else those of published models.
+    """Return the settings of our section `features`, which say how a recording becomes log-mel frames.
 
-    Newer versions of transformers store them in processor_config.json, as `feature_extractor`. The encoder has half as
-    many `positions` as a recording has frames.
+    They come from preprocessor_config.json, or from the field `feature_extractor` of processor_config.json, where newer
+    versions of transformers store them; what is missing is that of the published models. The encoder has half as many
+    `positions` as a recording has frames, since it halves their number.
     """
     values: dict[str, Any] = {}
     for name, key in (("preprocessor_config.json", None), ("processor_config.json", "feature_extractor")):
@@ -252,7 +258,8 @@ def _feature_settings(config: HFConfig, mel_bins: int, positions: int) -> dict[s
             values = document if key is None else document.get(key) or {}
             break
     extractor = HFConfig(values, generation={}, path=config.path.parent / "preprocessor_config.json")
-    rate = extractor.integer("sampling_rate", SAMPLE_RATE)
+    rate = extractor.integer("sampling_rate", SAMPLE_RATE)  # samples per second
+    # in samples: distance between frames, length of a frame
     hop, window = extractor.integer("hop_length", HOP_SAMPLES), extractor.integer("n_fft", WINDOW_SAMPLES)
     extractor.expect("feature_size", mel_bins)
     for name in ("dither", "padding_value"):
@@ -264,7 +271,7 @@ def _feature_settings(config: HFConfig, mel_bins: int, positions: int) -> dict[s
             f"{config.path} has max_source_positions {positions}, which are {2 * positions} frames, but recordings of "
             f"{seconds:g} s have {round(seconds * rate) // hop}: correct chunk_length in {extractor.path.name}"
         )
-    milliseconds = 1000 / rate
+    milliseconds = 1000 / rate  # per sample
     return {
         "spectrum": "whisper",
         "sample_rate": rate,

@@ -22,7 +22,7 @@ from dragoman.text.language_codes import LanguageCodes
 DECODER_CONFIG = "decoder.yml"
 VOCABULARY_PATTERNS = ("*.vocab.yml", "vocab*.yml", "vocab*.spm", "*.spm", "vocab*.json", "vocab*.txt")
 MARIAN_BEAM_SIZE = 12  # Marian's default
-MAX_TARGET_LENGTH = 512
+MAX_TARGET_LENGTH = 512  # in tokens
 
 
 def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
@@ -33,7 +33,7 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     """
     folder = path if path.is_dir() else path.parent
     decoding = _decoder_options(path, folder)
-    model_path = path if path.is_file() else _model_file(folder, decoding)
+    model_path = _model_file(folder, decoding) if path.is_dir() else path
     file = NpzFile(model_path)
     options = _model_options(file)
     weights = StoredWeights(
@@ -43,7 +43,7 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     source_ids, target_ids = (read_vocabulary(vocabulary) for vocabulary in vocabularies)
     _check_sizes(options, vocabularies, source_ids, target_ids)
     source_size, target_size = options.vocabulary_sizes()
-    bos = target_size  # Marian has none: we add the row after those of the target tokens
+    bos = target_size  # Marian has no BOS: its id, and row of the embeddings, follows those of the target tokens
     eos, unk = target_ids[MARIAN_EOS], target_ids[MARIAN_UNK]
     framing = Framing(
         pad=bos,
@@ -55,9 +55,9 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     )
     source_model = _sentencepiece_file(folder, "source", source_file)
     target_model = _sentencepiece_file(folder, "target", target_file)
-    source = marian_tokenizer(source_file, source_ids, source_size, source_model)
+    source = marian_tokenizer(source_file, source_ids, bos=source_size, sentencepiece=source_model)
     is_shared = (source_file, source_model) == (target_file, target_model)
-    target = source if is_shared else marian_tokenizer(target_file, target_ids, bos, target_model)
+    target = source if is_shared else marian_tokenizer(target_file, target_ids, bos=bos, sentencepiece=target_model)
     if source.language_codes:
         codes = {code[2:-2]: index for code, index in source.language_codes.items()}  # >>deu<< becomes deu
         languages = LanguageCodes(codes, source_position="none", target_position="source_prefix")
@@ -82,9 +82,9 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
 
 
 def _model_options(file: NpzFile) -> MarianOptions:
-    """Return the options of the model from the archive, or from the file .yml next to it."""
+    """Return the options of the model: from the archive, or else from the file model.npz.yml next to model.npz."""
     if MODEL_OPTIONS in file:
-        content = file[MODEL_OPTIONS].to(torch.uint8).numpy().tobytes().rstrip(b"\0")
+        content = file[MODEL_OPTIONS].to(torch.uint8).numpy().tobytes().rstrip(b"\0")  # a text as numbers of bytes
         return MarianOptions.parse(content, f"{MODEL_OPTIONS} in {file.path}")
     beside = file.path.with_name(f"{file.path.name}.yml")
     if beside.is_file():
@@ -98,7 +98,8 @@ def _model_options(file: NpzFile) -> MarianOptions:
 def _decoder_options(path: Path, folder: Path) -> MarianOptions:
     """Return the options of Marian's decoder for a model at `path`, in `folder`: those of the first file that exists.
 
-    It is decoder.yml or, after the name of the model, .decoder.yml or .yml; without one there are no options.
+    For a file model.npz, these are model.npz.decoder.yml, decoder.yml and model.npz.yml; for a folder, decoder.yml,
+    *.npz.decoder.yml and *.npz.yml. Without any of them there are no options.
     """
     candidates = [folder / DECODER_CONFIG]
     if path.is_file():
@@ -112,11 +113,11 @@ def _decoder_options(path: Path, folder: Path) -> MarianOptions:
 
 
 def _model_file(folder: Path, decoding: MarianOptions) -> Path:
-    """Return the model in a folder: the one that decoder.yml names (options `decoding`), or the only .npz file."""
+    """Return the model in a folder: the one that `decoding`, the decoder's options, names, or the only .npz file."""
     models_option = decoding.values.get("models") or []  # a name or a list of names
     names = models_option if isinstance(models_option, list) else [models_option]
     if len(names) == 1:
-        path = folder / Path(str(names[0])).name  # its directories are those of the training
+        path = folder / Path(str(names[0])).name  # the directories in the name are those of the training machine
         if path.is_file():
             return path
         raise UserError(
@@ -126,6 +127,8 @@ def _model_file(folder: Path, decoding: MarianOptions) -> Path:
     models = sorted(folder.glob("*.npz"))
     if len(models) == 1:
         return models[0]
+    if not models:
+        raise UserError(f"{folder} has no model of Marian (*.npz): name a folder that has one, or the file itself")
     raise UserError(f"{folder} has {len(models)} models (*.npz), but one is needed: name one, such as {models[0]}")
 
 
@@ -136,7 +139,8 @@ def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -
     """
     names = decoding.values.get("vocabs")
     if isinstance(names, list) and len(names) == 2:
-        paths = [folder / Path(str(name)).name for name in names]  # the directories are those of the training
+        # the directories in the names are those of the training machine
+        paths = [folder / Path(str(name)).name for name in names]
         for name, path in zip(names, paths):
             if not path.is_file():
                 raise UserError(
@@ -145,11 +149,12 @@ def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -
                 )
         return paths[0], paths[1]
     for pattern in VOCABULARY_PATTERNS:
+        # source.spm and target.spm only segment texts
         paths = [path for path in sorted(folder.glob(pattern)) if path.name not in ("source.spm", "target.spm")]
         if paths:
             if len(paths) <= 2:  # one for source and target, or one for each
                 return paths[0], paths[-1]
-            break
+            break  # it is not known which of more files are meant
     raise UserError(
         f"the vocabularies of {model_path} are not known: name them in {folder / DECODER_CONFIG}, as "
         "'vocabs: [source.vocab.yml, target.vocab.yml]'"
@@ -157,7 +162,10 @@ def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -
 
 
 def _sentencepiece_file(folder: Path, side: str, vocabulary: Path) -> Path | None:
-    """Return the SentencePiece model that segments the texts of a side, "source" or "target"; None without one."""
+    """Return the SentencePiece model that segments the texts of a side, "source" or "target"; None without one.
+
+    It is the vocabulary itself if that is a SentencePiece model, or else the file source.spm or target.spm.
+    """
     if vocabulary.suffix == ".spm":
         return vocabulary
     path = folder / f"{side}.spm"
@@ -182,7 +190,8 @@ def _check_sizes(
 def _generation(decoding: MarianOptions, eos: int) -> dict[str, Any]:
     """Return the settings of the search, under transformers' names, from `decoding`, the options of Marian's decoder.
 
-    A target that reaches the maximum length ends with the token id `eos`.
+    Marian's `normalize` is the exponent of the length by which scores are divided. A target that reaches the maximum
+    length ends with the token id `eos`.
     """
     return {
         "num_beams": decoding.integer("beam-size", MARIAN_BEAM_SIZE),

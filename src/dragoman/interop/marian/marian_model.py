@@ -31,17 +31,17 @@ def convert_marian(options: MarianOptions, framing: Framing, names: set[str]) ->
     The decoder starts with a vector of zeros: the embedding of BOS, which Marian does not have, is a row of zeros after
     the others. `names` are those of the stored weights.
     """
-    options.check_supported()
+    options.check_supported()  # raises an error that names an unsupported option
     source_tokens, target_tokens = options.vocabulary_sizes()
-    rows = max(source_tokens, target_tokens) + 1  # of the source; batches of sources are padded with the target's BOS
+    source_rows = max(source_tokens, target_tokens) + 1  # sources are padded with BOS, whose id is `target_tokens`
     shared = options.flag("tied-embeddings-all") or options.flag("tied-embeddings-src")
     tied = options.flag("tied-embeddings-all") or options.flag("tied-embeddings")
     if shared and source_tokens != target_tokens:
         raise options.unsupported("dim-vocabs", [source_tokens, target_tokens], "tied embeddings need equal numbers")
     spec = EncoderDecoder(
         options.integer("dim-emb"),
-        rows,
-        target_tokens + 1,
+        source_rows,
+        target_tokens + 1,  # with BOS
         encoder=_stack(options, encoder=True),
         decoder=_stack(options, encoder=False),
         embedding=Embedding(scaled=True),
@@ -50,12 +50,12 @@ def convert_marian(options: MarianOptions, framing: Framing, names: set[str]) ->
     )
     modules, transforms = _names_of_weights(options)
     source, target = ("Wemb", "Wemb") if shared else ("encoder_Wemb", "decoder_Wemb")
-    untransposed = "decoder_ff_logit_out_W"  # of earlier versions
+    untransposed = "decoder_ff_logit_out_W"  # name of the output matrix (D V) in earlier versions; now it is V D
     output = target if tied else untransposed if untransposed in names else "decoder_ff_logit_out_Wt"
     modules |= {"source_embedding.weight": source, "target_embedding.weight": target}
     modules |= {"output.weight": output, "output.bias": OUTPUT_BIAS}
-    transforms["source_embedding.weight"] = _with_zero_rows(rows - source_tokens)
-    transforms["target_embedding.weight"] = transforms["output.weight"] = _with_zero_rows(1)
+    transforms["source_embedding.weight"] = _with_zero_rows(source_rows - source_tokens)
+    transforms["target_embedding.weight"] = transforms["output.weight"] = _with_zero_rows(1)  # of BOS
     if output == untransposed:
         transforms["output.weight"] = lambda weight, layer: _append_zeros(weight.T, 1)
     transforms["output.bias"] = lambda bias, layer: _append_zeros(bias.flatten(), 1)
@@ -67,16 +67,16 @@ def convert_marian(options: MarianOptions, framing: Framing, names: set[str]) ->
         framing,
         transforms=transforms,
         optional=optional,
-        first_layer=1,
+        first_layer=1,  # Marian counts layers from 1
         config_name=MODEL_OPTIONS,
     )
 
 
 def _stack(options: MarianOptions, encoder: bool) -> Stack:
-    """Return the spec of the layers of the `encoder` or (False) decoder."""
+    """Return the spec of the stack of layers of the encoder (`encoder` is True) or of the decoder."""
     heads, bias = options.integer("transformer-heads", 8), not options.flag("transformer-no-bias")
     ffn_dim = options.integer("transformer-dim-ffn", 2048)
-    if not encoder and options.text("transformer-decoder-dim-ffn", "0") != "0":
+    if not encoder and options.text("transformer-decoder-dim-ffn", "0") != "0":  # 0: that of the encoder
         ffn_dim = options.integer("transformer-decoder-dim-ffn")
     parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), bias=bias)]
     if not encoder:
@@ -114,7 +114,8 @@ def _is_pre_norm(options: MarianOptions) -> bool:
     return "n" in before
 
 
-#: weights of a layer after `encoder_l1_` or `decoder_l1_`, by our names of its parts; `~` ends the names of norms
+#: our names of the weights of a part of a layer → Marian's, without the beginning `encoder_l1_` or `decoder_l1_`; `~`
+#: stands for an ending that the names of norms before a layer have
 SELF_ATTENTION_WEIGHTS = {
     "body.project.weight": "self_{Wq,Wk,Wv}",
     "body.project.bias": "self_{bq,bk,bv}",
@@ -150,7 +151,7 @@ STACK_WEIGHTS = {
 def _names_of_weights(options: MarianOptions) -> tuple[dict[str, str], dict[str, WeightTransform]]:
     """Return our name of every weight of the stacks → its stored name, and our name → how the weight is transformed.
 
-    In a name, `*` is the number of the layer. Matrices are stored transposed, vectors as matrices of one row.
+    In a name, `*` is the number of the layer. Marian stores matrices transposed, vectors as matrices of one row.
     """
     norm_ending = "_pre" if _is_pre_norm(options) else ""
     modules: dict[str, str] = {}
@@ -165,25 +166,31 @@ def _names_of_weights(options: MarianOptions) -> tuple[dict[str, str], dict[str,
     for ours, theirs in modules.items():
         is_matrix = ".body." in ours and ours.endswith(".weight")
         matrices = theirs.count(",") + 1  # "self_{Wq,Wk,Wv}" are three
-        transforms[ours] = _transpose_blocks(matrices) if is_matrix else _flatten
+        transforms[ours] = _transpose_blocks(matrices) if is_matrix else _row_to_vector
     return modules, transforms
 
 
-def _flatten(weight: Tensor, layer: int) -> Tensor:
-    """Make one vector of the rows of a matrix, since vectors are stored as rows; the same in every `layer`."""
+def _row_to_vector(weight: Tensor, layer: int) -> Tensor:
+    """Return a vector, such as a bias, which Marian stores as a matrix of one row or of several concatenated rows.
+
+    `layer` is not used: all transforms of weights have the same signature.
+    """
     return weight.flatten()
 
 
 def _transpose_blocks(count: int) -> WeightTransform:
-    """Return a transform that transposes each of `count` matrices of one shape, which are concatenated along rows."""
+    """Return a transform that transposes each of `count` matrices of one shape, which are concatenated along rows.
+
+    A transform also gets the number of the layer, which is not used.
+    """
     return lambda weight, layer: weight.unflatten(0, (count, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def _with_zero_rows(count: int) -> WeightTransform:
-    """Return a transform that appends `count` rows of zeros to a matrix."""
+    """Return a transform that appends `count` rows of zeros to a matrix; the number of the layer is not used."""
     return lambda weight, layer: _append_zeros(weight, count)
 
 
 def _append_zeros(weight: Tensor, count: int) -> Tensor:
-    """Append `count` zeros, or rows of zeros, along the first dimension."""
+    """Append `count` zeros to a vector, or rows of zeros to a matrix."""
     return torch.cat((weight, weight.new_zeros(count, *weight.shape[1:])))

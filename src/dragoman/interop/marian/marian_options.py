@@ -12,7 +12,7 @@ from dragoman.errors import UserError
 from dragoman.parts.feedforward import Activation
 
 MAX_YAML_BYTES = 1 << 26  # larger files are refused before they are read
-MODEL_OPTIONS = "special:model.yml"  # the entry of the archive
+MODEL_OPTIONS = "special:model.yml"  # the entry of the archive model.npz that holds the options
 #: all values stay text, so that a token such as "no" or "1" is none of YAML's other types
 TEXT_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
@@ -39,7 +39,7 @@ SUPPORTED_VALUES = {
     "lemma-dependency": ("",),
     "input-types": ("[]", "['sequence', 'sequence']"),
 }
-#: options of the transformer that the conversion reads, and some that do not change what is computed
+#: options that the conversion reads, or that do not change what is computed, without the beginning `transformer-`
 KNOWN_OPTIONS = {
     *("heads", "dim-ffn", "decoder-dim-ffn", "ffn-activation", "preprocess", "postprocess", "postprocess-emb"),
     *("postprocess-top", "no-bias", "guided-alignment-layer", "depth-scaling", "rnn-projection", "dim-aan"),
@@ -65,6 +65,7 @@ class MarianOptions:
         for name, supported in SUPPORTED_VALUES.items():
             value = str(self.values.get(name, supported[0]))
             if value not in supported:
+                # an empty text is shown as ''
                 raise self.unsupported(name, value, f"only {' or '.join(text or repr('') for text in supported)} is")
         for name, value in self.values.items():  # only the options of a Transformer can change what it computes
             if not name.startswith("transformer-") or name in SUPPORTED_VALUES or value == "false":
@@ -73,11 +74,11 @@ class MarianOptions:
                 raise self.unsupported(name, value, "it is unknown, and may change what the model computes")
 
     def unsupported(self, name: str, value: Any, hint: str) -> UserError:
-        """Return the error for an option whose value is not supported; `hint` says what is."""
+        """Return the error for an option whose value is not supported; `hint` says what is supported, or why not."""
         return UserError(f"{self.origin} has the option {name} {value}, which is not supported: {hint}")
 
     def text(self, name: str, default: str) -> str:
-        """Return an option as text; a list or dictionary is a UserError."""
+        """Return the value of an option, by default `default`, as text; a list or dictionary is a UserError."""
         value = self.values.get(name, default)
         if not isinstance(value, str):
             raise UserError(
@@ -86,14 +87,14 @@ class MarianOptions:
         return value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an option that is a whole number above 0; without a default, a missing one is an error."""
+        """Return an option that is a whole number above 0; if it is missing, the default, or an error without one."""
         value = self.text(name, "" if default is None else str(default))
         if not value.isdecimal() or not 0 < int(value) < 1 << 31:
             raise UserError(f"{self.origin} must have a whole number above 0 as {name}, but has {value!r}: correct it")
         return int(value)
 
     def number(self, name: str, default: float) -> float:
-        """Return an option that is a number."""
+        """Return an option that is a number, by default `default`; another value is a UserError."""
         try:
             return float(self.text(name, str(default)))
         except ValueError:
@@ -102,7 +103,7 @@ class MarianOptions:
             ) from None
 
     def flag(self, name: str) -> bool:
-        """Return an option that is true or false, by default false."""
+        """Return an option that is true (true, yes, on or 1) or false, by default false."""
         return self.text(name, "false").lower() in ("true", "yes", "on", "1")
 
     def operations(self, name: str, default: str, supported: str) -> str:
@@ -118,7 +119,7 @@ class MarianOptions:
         return value
 
     def vocabulary_sizes(self) -> tuple[int, int]:
-        """Return the numbers of source and target tokens."""
+        """Return the numbers of source and target tokens (dim-vocabs)."""
         sizes = self.values.get("dim-vocabs")
         if not isinstance(sizes, list) or len(sizes) != 2 or not all(str(size).isdecimal() for size in sizes):
             raise UserError(
@@ -127,7 +128,7 @@ class MarianOptions:
         return int(sizes[0]), int(sizes[1])
 
     def activation(self) -> Activation:
-        """Return the activation function of the feed-forward layers."""
+        """Return our name of the activation function of the feed-forward layers; an unknown one is a UserError."""
         name = self.text("transformer-ffn-activation", "swish")
         if name not in MARIAN_ACTIVATIONS:
             raise self.unsupported("transformer-ffn-activation", name, f"use one of {', '.join(MARIAN_ACTIVATIONS)}")

@@ -48,12 +48,13 @@ def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, sentencepiece
     Args:
         path: the vocabulary file.
         ids: its tokens with their ids.
-        bos: id of the token that the decoder starts with, which is also padding; it follows those of the vocabulary.
+        bos: id of the token that the decoder starts with, which is also padding; it follows the ids of the vocabulary.
         sentencepiece: file of the SentencePiece model that segments the text, which may be the vocabulary itself.
             Without one, tokens are separated by spaces.
     """
-    names = {index: token for token, index in ids.items()} | {bos: ADDED_PAD}
-    codes = {code: index for code, index in ids.items() if code.startswith(">>") and code.endswith("<<")}
+    names = {token_id: token for token, token_id in ids.items()} | {bos: ADDED_PAD}
+    # a code such as >>deu<< at the beginning of a source names the target language
+    codes = {token: token_id for token, token_id in ids.items() if token.startswith(">>") and token.endswith("<<")}
     files = TokenizerFiles(path.parent, {"decoder_start_token_id": bos}, only=path.name)
     if sentencepiece is not None:
         model = SentencePieceModel.read(sentencepiece)
@@ -62,14 +63,14 @@ def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, sentencepiece
             files,
             model,
             names,
-            by_role=PLAIN_TOKENS,
+            by_role=PLAIN_TOKENS,  # texts of the tokens for padding, unknown words and EOS
             special=special,
             decoder=stripping_decoder(),
             language_codes=codes,
         )
-    library = tokenizers.Tokenizer(models.WordLevel({name: i for i, name in names.items()}, unk_token=MARIAN_UNK))
+    token_ids = {token: token_id for token_id, token in names.items()}  # with the added padding token
+    library = tokenizers.Tokenizer(models.WordLevel(token_ids, unk_token=MARIAN_UNK))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    token_ids = {name: index for index, name in names.items()}
     special_tokens = {token_ids[token.content]: token for token in PLAIN_TOKENS.values()}
     role_ids = files.role_ids(PLAIN_TOKENS, token_ids)
     return ImportedTokenizer(library, names, special_tokens, role_ids, language_codes=codes)

@@ -17,14 +17,21 @@ NPZ_TYPES = {
     **{"<f4": torch.float32, "<f2": torch.float16, "<f8": torch.float64},
     **{"|i1": torch.int8, "|u1": torch.uint8, "<i4": torch.int32, "<i8": torch.int64},
 }
-LOCAL_HEADER = struct.Struct("<26xHH")  # of a file in an archive: lengths of its name and of the extra field
+#: header of an entry of a zip archive, of which the lengths of the name and of the extra field are read
+LOCAL_HEADER = struct.Struct("<26xHH")
 
 
 class NpzFile(TensorFile):
-    """The arrays of an uncompressed archive, by name. Nothing is unpickled: arrays of objects are refused."""
+    """The arrays of an uncompressed NumPy archive (.npz), by name.
+
+    Nothing is unpickled: arrays of Python objects are refused.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Find the arrays in the archive and read their headers; a damaged archive is a UserError."""
+        """Find the arrays in the archive and read their headers: `tensors` has type, shape and bytes of each.
+
+        Compressed or damaged archives, and data types that are not supported, are a UserError.
+        """
         self.path = path
         self.tensors = {}
         try:
@@ -47,6 +54,7 @@ class NpzFile(TensorFile):
                         )
                     file.seek(info.header_offset)
                     name_bytes, extra_bytes = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+                    # of the numbers, after the entry's header, its name, an extra field and the header of the array
                     start = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes + header_bytes
                     end = start + dtype.itemsize * int(np.prod(shape))
                     if end - start != info.file_size - header_bytes or end > path.stat().st_size:

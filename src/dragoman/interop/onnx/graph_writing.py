@@ -19,6 +19,7 @@ from dragoman.interop.onnx.recurrent_operator import recurrent_layer
 from dragoman.interop.onnx.step_graphs import Graph
 
 MAX_SINGLE_FILE_BYTES = 1_500_000_000  # larger weights are stored beside the graph: protocol buffers end at 2 GiB
+#: loggers with messages for the developers of torch's exporter
 CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._guards", "torch.fx", "torch._dynamo", "onnxscript", "onnx_ir")
 
 
@@ -54,8 +55,8 @@ def write_graph(graph: Graph, folder: Path) -> None:
 def _axes_by_argument(graph: Graph, axes: dict[str, Any]) -> dict[str, Any]:
     """Return the dynamic axes of a graph's inputs as torch.export wants them: by argument of the module's `forward`.
 
-    `axes` are given by input name. The first arguments have the names of inputs, then follow `*tensors`: the inputs
-    with a "/" in their names, such as past/….
+    `axes` has those of each input by its name. The first arguments of `forward` are called like the inputs. All inputs
+    with a "/" in their names, such as past/…, are passed as `*tensors`.
     """
     by_argument = {name: axes[name] for name in graph.inputs if "/" not in name}
     variadic = tuple(axes[name] for name in graph.inputs if "/" in name)
@@ -79,7 +80,7 @@ def _tracing_error(graph: Graph, error: Exception) -> UserError:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide messages of torch's exporter, which are for its developers."""
+    """Hide warnings, printed text and log messages of torch's exporter, which are for its developers."""
     loggers = [logging.getLogger(name) for name in CHATTY_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -25,7 +25,8 @@ from dragoman.run import Run
 from dragoman.search import Beam
 
 Arrays = dict[str, NDArray[Any]]
-MIXTURE_TOLERANCE = 1e-3  # of logits that are logarithms of sums of probabilities, down to 10⁻³⁸
+#: largest relative error of logits that are logarithms of sums of probabilities, which may be as small as 10⁻³⁸
+MIXTURE_TOLERANCE = 1e-3
 
 
 class OnnxExporter:
@@ -36,7 +37,10 @@ class OnnxExporter:
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def __init__(self, options: ExportOptions) -> None:
-        """Raise an error if the packages that torch's exporter uses are not installed; `options` are not needed."""
+        """Raise an error if the packages that torch's exporter uses are not installed.
+
+        `options` are not needed: weights are always float32, and there is no model card with a licence.
+        """
         if missing := [package for package in ("onnx", "onnxscript") if not is_installed(package)]:
             raise UserError(
                 f"an export to ONNX needs the package {missing[0]}: install it with pip install 'dragoman[onnx]'"
@@ -47,7 +51,7 @@ class OnnxExporter:
         from dragoman.interop.onnx.step_graphs import build_graphs
 
         graphs = build_graphs(run.model, run.framing.bos)  # raises an error for models that cannot be exported
-        from dragoman.interop.onnx.graph_writing import write_graph  # imported only now, because it takes seconds
+        from dragoman.interop.onnx.graph_writing import write_graph  # late, because the import takes seconds
 
         for graph in graphs:
             write_graph(graph, folder)
@@ -83,7 +87,10 @@ class OnnxExporter:
             ) from error
 
     def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:
-        """Open the graphs with ONNX Runtime, and compare logits and, if the model translates, greedy outputs."""
+        """Open the graphs with ONNX Runtime, and compare logits and, if the model translates, greedy outputs.
+
+        A language model has no sources, and a model that labels its source generates nothing.
+        """
         import onnxruntime
 
         equal_outputs = None
@@ -100,7 +107,7 @@ class OnnxExporter:
             for ids in samples.source_ids:
                 source, lengths = run.pad_batch([ids])
                 feeds = {"source": source.cpu().numpy(), "source_lengths": lengths.cpu().numpy()}
-                theirs.append(session.run(None, feeds)[0][0])
+                theirs.append(session.run(None, feeds)[0][0])  # the only output (None: all), the only row
         error = relative_error(teacher_forced_logits(run, samples), theirs)
         library = f"ONNX Runtime {onnxruntime.__version__}"
         tolerance = MIXTURE_TOLERANCE if run.model.output.is_mixture else LOGIT_TOLERANCE
@@ -136,7 +143,7 @@ class GraphSessions:
         """Open the graphs of an export; `threads` 0 is the default number of threads of ONNX Runtime."""
         self.encoder = open_session(folder / "encoder.onnx", threads)
         self.decoder = open_session(folder / "decoder.onnx", threads)
-        # inputs of the decoder that get its outputs of the previous step; the first output are the logits
+        # names of inputs that get the outputs of the previous step, in the order of the outputs after the logits
         self.state_names = [output.name.replace("present/", "past/") for output in self.decoder.get_outputs()[1:]]
 
     def start(self, run: Run, source_ids: list[Any]) -> Arrays:
@@ -179,7 +186,9 @@ class GraphSessions:
         """
         framing, forced_tokens = run.framing, run.framing.forced_bos
         feeds, rows = self.start(run, source_ids), len(source_ids)
-        tokens, generated, finished = np.full(rows, framing.bos), [], np.zeros(rows, bool)
+        tokens, finished = np.full(rows, framing.bos), np.zeros(rows, bool)  # B: last token, whether EOS was generated
+        generated = []  # tokens of each step, B
+        # a model may have fewer output tokens than there are special tokens
         suppressed = [token for token in framing.suppressed if token < run.model.vocab_size]
         for step in range(max_length):
             logits, feeds = self.step(feeds, tokens)
@@ -189,5 +198,5 @@ class GraphSessions:
             finished |= tokens == framing.eos
             if finished.all():
                 break
-        sequences = np.stack(generated, 1).tolist()
+        sequences = np.stack(generated, 1).tolist()  # rows that finish early go on after EOS
         return [ids[: ids.index(framing.eos) + 1] if framing.eos in ids else ids for ids in sequences]

@@ -12,23 +12,25 @@ op: Any = opset18
 def recurrent_layer(
     x: Any, hidden: Any, cell: Any, weight: Any, recurrent_weight: Any, bias: Any, kind: str
 ) -> tuple[Any, Any]:
-    """Write a recurrent layer as operators of ONNX, whose states and weights have a first axis for directions.
+    """Write a recurrent layer of one direction as operators of ONNX.
 
     `x` (B T I) are the inputs, `hidden` and, in an LSTM, `cell` the initial states (B D). Returned are the outputs
     (B T D) and the last cell state of an LSTM or hidden state of others (B D). `kind` is lstm, rnn, gru (reset gate
     after the matrix product, as in torch) or the GRU of Cho et al. (before it).
     """
     sequence = op.Transpose(x, perm=[1, 0, 2])  # T B I
+    # states, weights and biases of ONNX have a first axis for directions, here of size 1
     first_axis = op.Constant(value_ints=[0])
     matrices = [op.Unsqueeze(tensor, first_axis) for tensor in (weight, recurrent_weight, bias)]
     initial = op.Unsqueeze(hidden, first_axis)
     size = hidden.shape[-1]
-    # the operators' argument None: no lengths of sequences, all are full
+    # argument None: there are no lengths of sequences, all have length T. Outputs: y of all steps, last hidden state
+    # and, of an LSTM, last cell state
     if kind == "lstm":
         y, _, last = op.LSTM(sequence, *matrices, None, initial, op.Unsqueeze(cell, first_axis), hidden_size=size)
     elif kind == "rnn":
         y, last = op.RNN(sequence, *matrices, None, initial, hidden_size=size)
     else:
         y, last = op.GRU(sequence, *matrices, None, initial, hidden_size=size, linear_before_reset=int(kind == "gru"))
-    outputs = op.Transpose(op.Squeeze(y, op.Constant(value_ints=[1])), perm=[1, 0, 2])  # B T D
+    outputs = op.Transpose(op.Squeeze(y, op.Constant(value_ints=[1])), perm=[1, 0, 2])  # T 1 B D → B T D
     return outputs, op.Squeeze(last, first_axis)

@@ -59,8 +59,9 @@ class Graph:
 def build_graphs(model: Model, bos: int) -> list[Graph]:
     """Return the graphs of an ONNX export: encoder and decoder, or one graph of a model that labels its source.
 
-    The axes of tensors that are dynamic are found by comparing the starts of searches over examples of different batch
-    sizes, source lengths and cache lengths. `bos` is the first token of a target.
+    `bos` is the first token of a target. A "start" is what a search begins with: encoded source, decoder state and
+    caches. Which axes of its tensors are dynamic is found by comparing starts of different batch sizes, source lengths
+    and cache lengths (numbers of target positions in caches).
     """
     if not model.can_generate:
         return [_labelling_graph(model)]
@@ -75,7 +76,8 @@ def build_graphs(model: Model, bos: int) -> list[Graph]:
         for name, tensor in start.items()
     }
     growing = _growing_axes(start, long_start, axes, positions=longer.max_length - first.max_length)
-    always_kept = ("past/", "positions", "memory/mask")  # other tensors are left out if no decoding step reads them
+    # other tensors than state, position and source mask are left out if no decoding step reads them
+    always_kept = ("past/", "positions", "memory/mask")
     kept = [name for name in start if name.startswith(always_kept) or _is_read(model, first.state, start, name)]
     step_inputs = [name for name in kept if name != "positions"]
     past = [name for name in step_inputs if name.startswith("past/")]
@@ -115,7 +117,7 @@ class _EncoderModule(nn.Module):
         """Source B S (or B S F) of lengths B → the tensors of the start of a search with empty caches."""
         start = self.model.start_decoding(source, source_lengths, beam=1, max_length=0, first=self.bos)
         tensors = _named_tensors(start)
-        return tuple(tensors[name].clone() for name in self.names)
+        return tuple(tensors[name].clone() for name in self.names)  # each output of a graph is a tensor of its own
 
 
 class _StepModule(nn.Module):
@@ -136,6 +138,7 @@ class _StepModule(nn.Module):
         `tensors` are those that `names` names: the encoded source ("memory/…") and the decoder's state ("past/…").
         """
         named = dict(zip(self.names, tensors, strict=True))
+        # copies, since layers write into their caches in place, and inputs of a graph stay as they are
         past = {name: tensor.clone() for name, tensor in named.items() if name.startswith("past/")}
         past |= {name: _with_one_more_position(named[name], axis) for name, axis in self.growing.items()}
         state = _nest_like(self.example_state, "past/", past)
@@ -151,7 +154,7 @@ class _LabellingModule(nn.Module):
     """Sources and their lengths → logits of every position."""
 
     def __init__(self, model: Model) -> None:
-        """Label with `model`."""
+        """Wrap `model`, which predicts a label for every token of its source."""
         super().__init__()
         self.model = model
 
@@ -162,11 +165,11 @@ class _LabellingModule(nn.Module):
 
 
 def _labelling_graph(model: Model) -> Graph:
-    """Return the only graph of a model that labels its source: source and lengths → logits of every position."""
+    """Return the only graph of a model that labels the tokens of its source: source and lengths → logits, B S V."""
     source, lengths = _example_source(model, BATCH, LENGTH)
     axes: dict[str, Axes] = {"source": {0: "batch", 1: "source_length"}, "source_lengths": {0: "batch"}}
     inputs = {"source": source, "source_lengths": lengths}
-    output_axes = {"logits": axes["source"]}
+    output_axes = {"logits": axes["source"]}  # B S V has the dynamic axes of B S
     return Graph("model", _LabellingModule(model), inputs, axes, outputs=["logits"], output_axes=output_axes)
 
 
@@ -180,7 +183,7 @@ def _example_source(model: Model, batch: int, length: int) -> tuple[Tensor, Tens
         source = torch.linspace(-1, 1, batch * length * model.source_features, device=device)
         source = source.view(batch, length, model.source_features)
     else:
-        table = model.embedding_tables[0]
+        table = model.embedding_tables[0]  # of the source
         assert table is not None
         source = torch.arange(batch * length, device=device).view(batch, length) % len(table.weight)
     lengths = torch.full((batch,), length - PADDING, device=device)
@@ -193,11 +196,16 @@ def _example_start(
     model: Model, bos: int, batch: int = BATCH, length: int = LENGTH, cache_length: int = CACHE_LENGTH
 ) -> DecodingStart:
     """Return the start of a search over example sources, with caches for `cache_length` target tokens."""
-    return model.start_decoding(*_example_source(model, batch, length), beam=1, max_length=cache_length, first=bos)
+    source, lengths = _example_source(model, batch, length)
+    return model.start_decoding(source, lengths, beam=1, max_length=cache_length, first=bos)
 
 
 def _named_tensors(start: DecodingStart) -> dict[str, Tensor]:
-    """Return all tensors of the start of a search: the first positions, `memory/…` and `past/…`."""
+    """Return all tensors of the start of a search by name.
+
+    They are `positions` (that of the first token in each row), `memory/…` (the encoded source, if the model has an
+    encoder) and `past/…` (the decoder's state, with caches).
+    """
     tensors = {"positions": start.positions}
     if (memory := start.memory) is not None:
         mask = memory.layout.token_mask
@@ -215,7 +223,7 @@ def _named_tensors(start: DecodingStart) -> dict[str, Tensor]:
 
 
 def _flatten(prefix: str, nested: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of nested dicts, named by their keys: `prefix` a/b."""
+    """Yield the tensors of nested dicts with their names: `prefix`, then the keys that lead to them, as in past/a/b."""
     for name, value in nested.items():
         if isinstance(value, Tensor):
             yield f"{prefix}{name}", value
@@ -238,12 +246,13 @@ def _nest_like(example: State, prefix: str, tensors: Mapping[str, Tensor]) -> St
 def _memory(tensors: Mapping[str, Tensor]) -> Memory:
     """Return the encoded source from tensors with names such as "memory/mask" and "memory/projections/LAYER/key".
 
-    The encoder's output is replaced by zeros if no decoding step reads it.
+    The encoder's output, "memory/states", is replaced by zeros of width 1 if no decoding step reads it.
     """
-    parts: dict[str, dict[str, Tensor]] = {}  # such as "projections/decoder.layers.0.1.body": {"key": …, "value": …}
+    # such as "memory/projections/decoder.layers.0.1.body": {"key": …, "value": …}
+    parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        part, _, last = name.rpartition("/")
-        parts.setdefault(part, {})[last] = tensor
+        part, _, last_key = name.rpartition("/")
+        parts.setdefault(part, {})[last_key] = tensor
     named, mask = parts["memory"], tensors["memory/mask"]
     projections = "memory/projections/"
     return Memory(
@@ -270,7 +279,7 @@ def _dynamic_axes(tensor: Tensor, other: Tensor, name: str) -> Axes:
 def _growing_axes(
     start: dict[str, Tensor], longer: dict[str, Tensor], axes: dict[str, Axes], positions: int
 ) -> dict[str, int]:
-    """Return the axis along which each cache grows, by its name; an error if it does not grow by one per token.
+    """Return for each cache, by its name, the axis along which it grows; raise an error if not by one per token.
 
     `start` are the tensors of a search by name, `longer` those of a search with `positions` more target positions,
     `axes` the names of the dynamic axes of each tensor; that of a cache is "cache_length".
@@ -281,9 +290,9 @@ def _growing_axes(
         for axis, size_name in size_names.items()
         if size_name == "cache_length"
     }
-    for name, axis in growing.items():
+    for name, axis in growing.items():  # compressed caches, say, have fewer entries than positions
         if longer[name].shape[axis] != start[name].shape[axis] + positions:
-            layer = name.split("/")[1]
+            layer = name.split("/")[1]  # past/LAYER/…
             raise UserError(
                 f"this model cannot be exported to ONNX: the state of layer {layer} of its decoder does not grow token "
                 "by token, as in local and compressed attention: train another system, such as transformer-d"
@@ -295,11 +304,12 @@ def _growing_axes(
 def _is_read(model: Model, state: State, start: dict[str, Tensor], name: str) -> bool:
     """Whether a decoding step reads the tensor `name` of `start`: whether its outputs change if the tensor does.
 
-    The tensor is filled with NaN, or with 0 if it holds integers. The first step may read other tensors than those
-    that follow, so that two are tried.
+    `start` are the tensors of the start of a search by name, `state` is the decoder state among them. The tensor is
+    filled with NaN, or with 0 if it holds integers. The first step may read other tensors than those that follow, so
+    that the steps at positions 0 and 1 are tried.
     """
     step_inputs = [input_name for input_name in start if input_name != "positions"]
-    step = _StepModule(model, state, step_inputs, growing={})
+    step = _StepModule(model, state, step_inputs, growing={})  # {}: the caches have room for both positions
     changed = start | {name: torch.full_like(start[name], torch.nan if start[name].is_floating_point() else 0)}
     for position in (0, 1):
         positions = torch.full_like(start["positions"], position)
@@ -312,5 +322,5 @@ def _is_read(model: Model, state: State, start: dict[str, Tensor], name: str) ->
 
 
 def _after_step(axes: Axes) -> Axes:
-    """Return the dynamic axes of a state after a step, whose caches are longer by one."""
+    """Return the dynamic axes of a tensor of the state after a decoding step, in which caches are longer by one."""
     return {axis: "cache_length + 1" if name == "cache_length" else name for axis, name in axes.items()}
