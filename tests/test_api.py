@@ -85,6 +85,29 @@ def test_a_run_is_evaluated(trained: tuple[dragoman.Run, list[dragoman.TrainingE
     assert run.evaluate(["The dog sleeps."], ["Der Hund schläft."], ["bleu"]).scores == {"bleu": result.scores["bleu"]}
 
 
+def test_sources_without_a_reference_are_not_aligned(
+    trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]],
+) -> None:
+    run, _ = trained
+    links = (frozenset({(0, 0)}), frozenset({(0, 0)}))
+    other_links = (frozenset({(0, 1), (1, 0)}), frozenset({(0, 1), (1, 0)}))
+    sources, references = ["The dog sleeps.", "A man.", "The tree."], [["Der Hund schläft."], [], ["Der Baum."]]
+    found = dragoman.evaluate(run, sources, references, ["perplexity"], alignments=[links, other_links, links])
+    expected = dragoman.evaluate(run, sources[::2], references[::2], ["perplexity"], alignments=[links, links])
+    assert found.scores == expected.scores
+    assert list(found.scores) == ["perplexity", "alignment-error-rate"]
+
+
+def test_a_test_set_needs_references_and_alignments_for_all_sources(
+    trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]],
+) -> None:
+    run, _ = trained
+    with pytest.raises(dragoman.UserError, match="2 sources but 1 references"):
+        run.evaluate(["The dog.", "A man."], ["Der Hund."], ["perplexity"])
+    with pytest.raises(dragoman.UserError, match="1 sources but 2 gold alignments"):
+        dragoman.evaluate(run, ["The dog."], ["Der Hund."], ["perplexity"], alignments=[(frozenset(), frozenset())] * 2)
+
+
 def gated(vocabulary: dragoman.VocabularySizes, *, model_dim: int = 16) -> Any:
     """A Transformer with the custom feed-forward layer below."""
     spec = SYSTEMS["transformer"].spec(vocabulary, "tiny", model_dim=model_dim, layers=1, heads=2)

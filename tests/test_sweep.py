@@ -19,7 +19,7 @@ import dragoman
 from dragoman.api.sweep_process import EventQueue
 from dragoman.api.sweep_runner import choose_parallel
 from dragoman.api.sweep_runs import SweepRequest, run_sweep
-from dragoman.api.sweep_worker import prepare_runs, train_run
+from dragoman.api.sweep_worker import describe_error, prepare_runs, train_run
 from dragoman.data import TokenStore, phrasebook
 from dragoman.errors import UserError
 from dragoman.training.sweep_space import parse_space
@@ -245,6 +245,13 @@ def test_wrong_systems_and_settings_are_found_before_anything_runs() -> None:
     ):
         with pytest.raises(UserError, match=message):
             make_request(*texts)
+
+
+def test_failure_by_lack_of_memory_is_recognized() -> None:
+    """Which not only torch.OutOfMemoryError tells."""
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")):
+        assert describe_error(error)["out_of_memory"]
+    assert not describe_error(RuntimeError("shapes differ"))["out_of_memory"]
 
 
 def test_runs_at_a_time_by_memory_and_cores() -> None:

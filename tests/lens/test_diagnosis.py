@@ -153,6 +153,13 @@ def test_source_words_outside_the_reference_are_copies() -> None:
     assert [one.remark for one in found.examples] == ["copied: the", "copied: sleeps"]
 
 
+def test_a_copied_sentence_without_copied_words_is_told() -> None:
+    """Words that exist in both languages do not count as copied, but the sentence should have been translated."""
+    found = copying(TranslatedSet(["in Person"], said("in Person"), ["selbst"]), shared_words={"in", "Person"})
+    assert (found.value, found.metrics["whole sentences"]) == (0, 100)
+    assert [one.remark for one in found.examples] == ["copied: the whole sentence"]
+
+
 def test_words_of_both_languages_are_not_copies() -> None:
     """“in” is German too: another reference has it, though not this one, which says “im”."""
     sources = ["he is in the house", "we live in Rome", "they are in Spain"]

@@ -12,6 +12,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from dragoman.cli import app
+from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.lens.walk import MAX_KEYS, Walk, WalkStep, walk_through
 from dragoman.parts.attention import SelfAttention
@@ -22,6 +23,8 @@ from dragoman.parts.norm import RMSNorm
 from dragoman.parts.positions import Rotary
 from dragoman.parts.tracing import Trace
 from dragoman.run import Run, load
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import learn_tokenizer
 
 SENTENCE = "The dog sees the tree."
 OTHER_SYSTEMS = [
@@ -130,6 +133,22 @@ def test_recurrent_decoder_with_attention(recurrent_run: Run) -> None:
     assert steps["terms of the scores"].formula == "v ⊙ tanh(W s + U h)"
     assert steps["update gate"].formula == "z = σ(W_z x + U_z h)"
     assert steps["new state"].formula == "sᵢ = (1 − z) ⊙ n + z ⊙ h"
+
+
+def test_keys_of_compressed_attention_are_labeled_with_all_their_tokens() -> None:
+    """The first is the key of zeros; each of the others belongs to two tokens. The layer before has a key per token."""
+    tokenizer = learn_tokenizer([SENTENCE], "word", 20)
+    vocabulary = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, joint=True)
+    settings = {"model_dim": 8, "layers": 2, "heads": 2, "stride": 2}
+    spec = SYSTEMS["transformer-dmca"].spec(vocabulary, "tiny", **settings)
+    framing = spec.default_framing
+    compressed = Run(Path("untrained"), Config(), spec.build().eval(), tokenizer, tokenizer, framing, "last")
+    walk = walk_through(compressed, SENTENCE)
+    tokens = (*walk.source, *walk.inputs)
+    pairs = ("(zero)", *("".join(pair) for pair in zip(tokens[::2], tokens[1::2])))
+    steps = [step for step in walk.steps if step.keys]
+    assert list({step.path: step.key_labels for step in steps}.values()) == [tokens, pairs]
+    assert all(len(step.key_labels) == len(step.values) for step in steps)
 
 
 def test_formulas_are_those_of_the_layer(run: Run) -> None:

@@ -11,6 +11,7 @@ from dragoman import console, evaluation
 from dragoman.api import PSEUDO_PERPLEXITY
 from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation import Link, MetricScore, PairedTestResult
+from dragoman.evaluation.metric_score import check_equal_counts
 from dragoman.evaluation.significance import NUM_PAIRED_SAMPLES
 from dragoman.run import Run, Source
 from dragoman.run.sources import normalize_text
@@ -74,13 +75,14 @@ def evaluate(
             rouge-l-stem …), comet, exact-match, accuracy, span-f1, bracket-f1, wer, ser, per, cer, ier, perplexity,
             word-perplexity, bits-per-character, pseudo-perplexity. Empty: those that suit the run and the references.
         search: search configuration; the run's own by default.
-        alignments: sure and possible gold links, which add the alignment error rate of forced translations.
-        translate: translate even if no metric needs translations.
+        alignments: for each sentence pair the sure and the possible links of its gold word alignment; they add the
+            alignment error rate, of the references.
+        translate: translate even if no metric needs translations, to get them as `EvaluationResult.hypotheses`.
         against: another run, its folder, or a list of translations: adds tests of the difference of each metric.
         test: paired test of the difference: bootstrap or randomization.
         resamples: number of resamples or random trials of the test.
         log: receives messages about progress; by default they are printed on standard error.
-        features: features of each source, such as 'V;PST', for a run that was trained with features.
+        features: features of each source, such as the morphological ones 'V;PST', for a run trained with features.
 
     Examples:
         >>> result = dragoman.evaluate(run, ["The dog sleeps."], ["Der Hund schläft."], metrics=["exact"])
@@ -95,12 +97,16 @@ def evaluate(
         raise unknown_name("paired test", test, evaluation.PAIRED_TESTS)
     reference_lists = [[text] if isinstance(text, str) else list(text) for text in references or []]  # of each source
     sources = run.with_features(sources, features)
-    evaluator = _Evaluator(run, list(sources), reference_lists, list(metrics), log or console.log)
+    if reference_lists:
+        check_equal_counts(len(sources), "sources", len(reference_lists), "references")
+    evaluator = _Evaluator(
+        run, list(sources), references=reference_lists, metrics=list(metrics), log=log or console.log
+    )
     if not any(reference_lists):
         evaluator.score_text(alignments, translate)
     elif run.model.can_generate:
         evaluator.score_translations(search, alignments, translate)
-    else:
+    else:  # a tagger or a classifier
         evaluator.score_labels(alignments)
     if against is not None:
         evaluator.compare(against, search, test, resamples)
@@ -121,9 +127,9 @@ class _Evaluator:
     def score_translations(
         self, search: SearchConfig | None, alignments: GoldAlignments | None, translate: bool
     ) -> None:
-        """Score the run's translations, and its probability and word alignment of the references.
+        """Score the run's translations, and the probability and word alignment that it gives to the references.
 
-        What none of the metrics needs is not computed.
+        Translations and probabilities are computed only if a metric needs them.
 
         Args:
             search: search configuration of the translations; None: the run's default.
@@ -131,13 +137,14 @@ class _Evaluator:
             translate: translate even if no metric needs translations.
         """
         run, metrics = self.run, self.metrics or list(self._suitable_metrics())
-        if not self.metrics and not run.ensemble_members:  # an ensemble translates, but only single models score
+        if not self.metrics and not run.ensemble_members:  # only single models compute probabilities of given texts
             metrics += ["perplexity"]
         supported = (*evaluation.TEXT_METRICS, *evaluation.LIKELIHOOD_METRICS)
         self._check_metrics(metrics, supported, f"{run.folder}, which translates")
         if translate or any(map(evaluation.is_text_metric, metrics)):
             self.log(f"translating {len(self.sources):,} sentences ({run.checkpoint})")
             translations = run.translate(self.sources, search=search or run.default_search, alignment=False)
+            # normalized (Unicode form, case) as the text on which the run was trained
             references = [[normalize_text(run, text) for text in texts] for texts in self.references]
             self._score_against_references([translation.text for translation in translations], references, metrics)
         if likelihoods := [name for name in metrics if name in evaluation.LIKELIHOOD_METRICS]:
@@ -145,14 +152,17 @@ class _Evaluator:
             targets = [text for texts in self.references for text in texts]  # all references of every source
             self._score_likelihoods(likelihoods, sources, targets)
         if alignments is not None:
-            self._score_alignments(evaluation.first_references(self.references), alignments)
+            self._score_alignments(alignments)
 
     def _suitable_metrics(self) -> tuple[str, ...]:
-        """Return the metrics that suit the references; the one that selected the best checkpoint comes first."""
+        """Choose metrics that suit the references, and log the choice with its reason.
+
+        The metric that selected the best checkpoint comes first, unless it is the token accuracy or the loss.
+        """
         choice = evaluation.choose_metrics(evaluation.first_references(self.references), self._source_texts() or [])
         metrics, reason = choice.metrics, choice.reason
         selection_metric = evaluation.metric_name(self.run.config.training.selection_metric)
-        # the accuracy of a validation is that of predicted reference tokens, so it is no metric of translations
+        # "accuracy" in a validation is that of teacher-forced tokens, unlike the metric of texts of that name
         if selection_metric in evaluation.TEXT_METRICS and selection_metric != "accuracy":
             metrics = evaluation.metrics_around(selection_metric, choice)  # it and others for the same kind of task
             reason = f"{selection_metric} selected the checkpoint; {reason}"
@@ -160,7 +170,7 @@ class _Evaluator:
         return metrics
 
     def _with_bleu_tokenizer(self, name: str) -> str:
-        """Return the name of a metric with the tokenizer that validation has used, if it is BLEU: "bleu=ja-mecab"."""
+        """Return the name of a metric; to "bleu", add the tokenizer that validation has used: "bleu=ja-mecab"."""
         tokenizer = self.run.config.training.bleu_tokenizer
         return f"bleu={tokenizer}" if name == "bleu" and tokenizer != "auto" else name
 
@@ -174,6 +184,7 @@ class _Evaluator:
         if alignments is not None:
             raise UserError(f"{run.folder} predicts labels and has no word alignments: leave --alignments out")
         self.log(f"labeling {len(self.sources):,} sentences ({run.checkpoint})")
+        # one space between labels, as in the predictions
         references = [[" ".join(labels.split()) for labels in texts] for texts in self.references]
         self._score_against_references(run.predict_labels(self.sources), references, metrics)
 
@@ -193,33 +204,36 @@ class _Evaluator:
         if run.model.can_generate:
             metrics = self.metrics or list(evaluation.LIKELIHOOD_METRICS)
             self._check_metrics(metrics, evaluation.LIKELIHOOD_METRICS, "text without references")
-            self._score_likelihoods(metrics, None, self.sources)
+            self._score_likelihoods(metrics, sources=None, targets=self.sources)
             return
         self._check_metrics(self.metrics, (PSEUDO_PERPLEXITY,), "text without references and a masked language model")
         self.log(f"masking every token of {len(self.sources):,} lines ({run.checkpoint})")
         scored = run.score_masked(self.sources)
         tokens = sum(len(text.tokens) for text in scored)
-        score = evaluation.perplexity(sum(text.score for text in scored), tokens)
+        score = evaluation.perplexity(sum(text.score for text in scored), tokens)  # text.score: its log-probability
         self.result.scores[PSEUDO_PERPLEXITY] = replace(score, name=PSEUDO_PERPLEXITY)
 
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
         """Raise a UserError if a metric is not supported; its message calls what is evaluated `subject`."""
         for name in metrics:
-            if evaluation.metric_name(name).partition("=")[0] not in supported:
+            base_name = evaluation.metric_name(name).partition("=")[0]  # without the tokenizer: "bleu=char"
+            if base_name not in supported:
                 raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")
 
     def _score_against_references(
         self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]
     ) -> None:
-        """Compute the metrics that compare texts with references, such as BLEU; other names in `metrics` are ignored.
+        """Compute the metrics that compare texts with references, such as BLEU, and store them in the result.
 
-        The texts are stored in the result, too. `references` holds a list for each hypothesis.
+        Names of other metrics in `metrics`, such as perplexity, are ignored. The texts are stored, too. `references`
+        holds a list for each hypothesis.
         """
         self.result.hypotheses, self.result.references = hypotheses, references
+        # signatures also name the normalization of the run's text, such as lower case
         normalizer = TextNormalizer.from_settings(self.run.config.text)
         for name in filter(evaluation.is_text_metric, metrics):
             metric = evaluation.text_metric(self._with_bleu_tokenizer(name))
-            score = metric(hypotheses, references, self._source_texts())
+            score = metric(hypotheses, references, self._source_texts())  # sources: for COMET
             self.result.scores[name] = replace(score, signature=normalizer.signature(score.signature))
 
     def compare(
@@ -235,8 +249,9 @@ class _Evaluator:
             raise UserError("`against` compares translations: add a metric of texts, such as bleu, to `metrics`")
         baseline: Sequence[str] | None
         if isinstance(against, (Run, str, Path)):
-            other = self.run.open_run(against if isinstance(against, Run) else str(against))  # with the same languages
-            first_metric = metrics[:1]  # one is enough to get the translations
+            # a multilingual baseline gets the languages of this run
+            other = self.run.open_run(against if isinstance(against, Run) else str(against))
+            first_metric = metrics[:1]  # one metric of texts is enough to get the translations
             baseline = evaluate(
                 other, self.sources, self.references, first_metric, search=search, log=self.log
             ).hypotheses
@@ -252,10 +267,11 @@ class _Evaluator:
             method=test,
             samples=resamples,
         )
+        # named as in the scores: "bleu", without its tokenizer
         self.result.comparisons = [row._replace(metric=name) for name, row in zip(metrics, comparisons)]
 
     def _source_texts(self) -> list[str] | None:
-        """Return the sources, or None if they are not texts."""
+        """Return the sources, or None if they are images or speech."""
         return self.sources if all(isinstance(source, str) for source in self.sources) else None
 
     def _score_likelihoods(self, metrics: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:
@@ -267,29 +283,35 @@ class _Evaluator:
         scorable = self._indices_within_max_length(sources, targets)
         texts = [targets[i] for i in scorable]
         scored = self.run.score(None if sources is None else [sources[i] for i in scorable], texts)
+        # text.score is the log-probability of the whole text
         log_probability, tokens = sum(text.score for text in scored), sum(len(text.tokens) for text in scored)
         skipped = {"skipped": len(targets) - len(scorable)} if len(scorable) < len(targets) else {}
         for name in metrics:
             score = evaluation.likelihood_metric(name, log_probability, tokens, texts)
             self.result.scores[name] = replace(score, detail={**score.detail, **skipped})
 
-    def _score_alignments(self, targets: list[str], gold: GoldAlignments) -> None:
-        """Compute the error rate of word alignments from the attention weights when the targets are given.
+    def _score_alignments(self, gold: GoldAlignments) -> None:
+        """Align each source with its first reference by attention weights, and compute the alignment error rate.
 
-        Without attention to the source, a message says that there is none. `gold` has the links of each target.
+        A model without cross-attention gets a message instead of a score. `gold` has the links of each source, of which
+        those without a reference are left out.
         """
-        scorable = self._indices_within_max_length(self.sources, targets)
-        alignments = self.run.align([self.sources[i] for i in scorable], [targets[i] for i in scorable])
+        check_equal_counts(len(self.sources), "sources", len(gold), "gold alignments")
+        rows = zip(self.sources, self.references, gold)
+        sources, targets, links = map(list, zip(*((source, texts[0], pair) for source, texts, pair in rows if texts)))
+        scorable = self._indices_within_max_length(sources, targets)
+        alignments = self.run.align([sources[i] for i in scorable], [targets[i] for i in scorable])
         if alignments is None:
             self.log("no alignment error rate: this system has no attention from decoder to encoder")
             return
-        sure, possible = map(list, zip(*(gold[i] for i in scorable)))
+        sure, possible = map(list, zip(*(links[i] for i in scorable)))
         self.result.scores["alignment-error-rate"] = evaluation.alignment_error_rate(alignments, sure, possible)
 
     def _indices_within_max_length(self, sources: list[Any] | None, targets: list[str]) -> list[int]:
-        """Return the indices of the pairs (or of the targets alone) that are no longer than the model's positions.
+        """Return the indices of the targets with at most as many tokens as the model has (learned) positions.
 
-        Skipped ones are reported; if none is left, a UserError is raised.
+        `sources` is None for a language model. The number of the others is logged; if all are too long, a UserError is
+        raised.
         """
         scorable = [i for i, fits in enumerate(self.run.within_max_length(sources, targets)) if fits]
         if not scorable:

@@ -73,9 +73,9 @@ class NotebookProgress:
         """Start without any events, and find out whether the code runs in a notebook."""
         self.training: list[tuple[float, float]] = []  # (step, loss)
         self.validation: list[tuple[float, float]] = []  # (step, loss)
-        self.fraction_done: float | None = None
-        self.status = self.result = ""  # the last event, and the last validation
-        self.start = time.monotonic()
+        self.fraction_done: float | None = None  # of the training; None if its end is not known
+        self.status = self.result = ""  # the last event, and the last validation, each as a line of text
+        self.start = time.monotonic()  # of the training, to estimate the time left
         self.handle: Any = None  # IPython's handle of the displayed HTML, which is updated in place
         try:
             from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
@@ -91,7 +91,7 @@ class NotebookProgress:
                 self.training.append((event.step, event.loss))
                 self.fraction_done = event.fraction_done
                 self.status = f"step {event.step:,}, loss {event.loss:.3f}"
-                if event.fraction_done:
+                if event.fraction_done:  # neither unknown (None) nor 0: the time left can be extrapolated
                     elapsed = time.monotonic() - self.start
                     seconds_left = elapsed / event.fraction_done - elapsed
                     duration = f"{seconds_left:.0f} s" if seconds_left < 90 else f"{seconds_left / 60:.0f} min"
@@ -113,11 +113,13 @@ class NotebookProgress:
             self.handle.update(HTML(self.html()))
 
     def html(self) -> str:
-        """Return a progress bar, the present status, the last validation, and the curves of the loss as HTML."""
+        """Return HTML with a progress bar, the last event and the last validation as text, and the loss curves."""
         from dragoman.lens.charts import line_chart
 
-        done = "" if self.fraction_done is None else f'value="{self.fraction_done:.3f}"'
-        texts = dict.fromkeys((self.status, self.result))  # once, if the last event was a validation
+        # HTML shows a bar without `value` as one of unknown progress
+        value = "" if self.fraction_done is None else f'value="{self.fraction_done:.3f}"'
+        # after a validation both texts are the same, and shown only once
+        texts = dict.fromkeys((self.status, self.result))
         lines = "".join(f"<div>{escape(text)}</div>" for text in texts)
         chart = line_chart({"training": self.training, "validation": self.validation}, "Loss per target token")
-        return f'<progress {done} max="1" style="width:480px"></progress>{lines}{chart}'
+        return f'<progress {value} max="1" style="width:480px"></progress>{lines}{chart}'

@@ -22,9 +22,9 @@ def open_parent(name: str) -> ParentRun:
     run = load_checkpoint(folder, device="cpu")
     return ParentRun(
         folder,
-        run.config,
-        run.spec,
-        run.framing,
+        config=run.config,
+        spec=run.spec,
+        framing=run.framing,  # special tokens around source and target
         tokenizers=(run.source_tokenizer, run.target_tokenizer),
         weights=lambda: checkpoint.named_weights(run.model),
     )

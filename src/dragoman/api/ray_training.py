@@ -29,7 +29,8 @@ from dragoman.training.validation import ValidationResult
 
 POLL_SECONDS = 0.5
 MAX_RESTARTS = 3
-NEVER = 1e9  # seconds between two looks for machines to add: they are used after the next restart
+#: between checks whether machines can be added: practically never, as they are used after the next restart anyway
+RESIZE_INTERVAL_SECONDS = 1e9
 
 
 class DriverChannel:
@@ -39,12 +40,12 @@ class DriverChannel:
     """
 
     def __init__(self) -> None:
-        """Start with nothing to display."""
+        """Start without messages: nothing to display, and no request to stop."""
         self.calls: list[tuple[str, tuple[Any, ...]]] = []  # (method of the driver's display, arguments)
         self.stopping = False
 
     def send(self, method: str, arguments: tuple[Any, ...]) -> None:
-        """Store a call of a method of the driver's display, until the driver fetches it (`take`)."""
+        """Store a call of a method of the display, until the driver (the user's process) fetches it (`take`)."""
         self.calls.append((method, arguments))
 
     def take(self) -> list[tuple[str, tuple[Any, ...]]]:
@@ -57,7 +58,7 @@ class DriverChannel:
         self.stopping = True
 
     def is_stopping(self) -> bool:
-        """Whether the training should stop."""
+        """Whether the driver wants the training to stop after its present step."""
         return self.stopping
 
 
@@ -70,7 +71,10 @@ class RemoteDisplay(Display):
         self.channel = channel
 
     def start(self, fraction: float | None, total_steps: int | None) -> None:
-        """Send that training starts, or is resumed; `fraction` of the budget was used before."""
+        """Send that training starts, or is resumed; `fraction` of the budget was used before (None: unknown).
+
+        `total_steps` is the planned number of steps, None without a limit.
+        """
         super().start(fraction, total_steps)
         self._send("start", fraction, total_steps)
 
@@ -83,7 +87,7 @@ class RemoteDisplay(Display):
         self._send("log", text)
 
     def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
-        """Send a record of metrics.jsonl, and the used fraction of the training budget."""
+        """Send a training record of metrics.jsonl, and the used fraction of the training budget (None: unknown)."""
         self._send("log_step", record, fraction)
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
@@ -101,9 +105,9 @@ class TrainingWorker:
 
     Attributes:
         task: the training; a run that exists already is continued, since the processes may have been started again.
-        channel: actor of DriverChannel.
+        channel: Ray actor of DriverChannel, to which the first process sends its progress.
         working_folder: of the driver, to which relative paths refer.
-        version: of the driver's program.
+        version: version of Dragoman in the driver, which that of this process must equal.
     """
 
     task: TrainingTask
@@ -112,29 +116,32 @@ class TrainingWorker:
     version: str = __version__
 
     def __call__(self) -> TrainingOutcome | str | None:
-        """Train; return the outcome, or the message of a UserError, which another attempt would not change."""
-        with suppress(OSError):
+        """Train; return the outcome in the first process (rank 0), and None in the others.
+
+        A UserError is returned as its message, because Ray would repeat a training that raises.
+        """
+        with suppress(OSError):  # the folder may not exist on this machine; absolute paths work without it
             os.chdir(self.working_folder)
         display = RemoteDisplay(self.channel)
         stopping = threading.Event()
         try:
             check_version(self.version)
-            if os.environ.get("RANK", "0") == "0":  # the trainer passes the stop on to the other processes
+            if os.environ.get("RANK", "0") == "0":  # its trainer tells the other processes to stop
                 threading.Thread(target=self._watch, args=(stopping,), daemon=True).start()
             outcome = self.task.run(display, display.log, stopping.is_set)
         except LostProcessError:
             raise  # Ray starts all processes again
         except UserError as error:
             return str(error)
-        except SystemExit:  # the first process has the message
+        except SystemExit:  # raised in the other processes after a UserError in the first one, which returns it
             return None
         return outcome
 
     def _watch(self, stopping: threading.Event) -> None:
-        """Ask the driver again and again whether the training should stop, and then set the event `stopping`."""
+        """Ask the driver every second whether the training should stop, and then set the event `stopping`."""
         import ray
 
-        with suppress(ray.exceptions.RayError):
+        with suppress(ray.exceptions.RayError):  # the driver has ended, or cannot be reached
             while not stopping.wait(2 * POLL_SECONDS):
                 if ray.get(self.channel.is_stopping.remote()):
                     stopping.set()
@@ -145,9 +152,9 @@ class RayTraining:
     """Trains on a Ray cluster. After a restart, it uses as many processes as the remaining machines can hold.
 
     Attributes:
-        address: of the cluster; "": that of this machine, or a new one.
+        address: address of the cluster (host:port); "": the one running on this machine, or a new one.
         num_workers: largest number of processes; None: one per GPU, or without GPUs per `cpus_per_worker` CPUs.
-        cpus_per_worker: CPUs of a process.
+        cpus_per_worker: number of CPUs that Ray reserves for a process.
         max_restarts: how often the processes are started again after one is lost.
     """
 
@@ -159,8 +166,8 @@ class RayTraining:
     def train(self, task: TrainingTask, display: Display, log: Log) -> TrainingOutcome | None:
         """Train a run on the cluster, and return how it ended; progress and messages come from the first process."""
         folder = task.folder.resolve()
-        mirror = None if task.mirror is None else RunMirror(folder, task.mirror)
-        if task.config is not None and not task.resume_if_exists:
+        mirror = None if task.mirror is None else RunMirror(folder, task.mirror)  # copy of the run in a storage
+        if task.config is not None and not task.resume_if_exists:  # a new run must not overwrite anything
             check_new_folder(folder)
             if mirror is not None:
                 mirror.check_free()
@@ -178,22 +185,26 @@ class RayTraining:
         device = task.config.training.device if task.config else task.changes.get("training.device", "auto")
         num_gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         num_workers = self.num_workers or num_gpus or max(1, int(resources.get("CPU", 1) // self.cpus_per_worker))
+        # on the machine of the driver, so that the channel survives the loss of any other machine
         on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         channel = ray.remote(num_cpus=0)(DriverChannel).options(scheduling_strategy=on_this_node).remote()
         worker = TrainingWorker(
-            replace(task, folder=folder, resume_if_exists=True, num_processes=num_workers), channel, str(Path.cwd())
+            # processes that are started again find the run that the first ones have prepared
+            replace(task, folder=folder, resume_if_exists=True, num_processes=num_workers),
+            channel,
+            working_folder=str(Path.cwd()),
         )
         with tempfile.TemporaryDirectory(prefix="dragoman-") as storage:  # Ray's own records, which are not needed
             trainer = ray_train_torch.TorchTrainer(
-                lambda: worker(),
+                lambda: worker(),  # what each process runs
                 torch_config=ray_train_torch.TorchConfig(
                     "cpu:gloo,cuda:nccl" if num_gpus else "gloo", timeout_s=int(TIMEOUT.total_seconds())
                 ),
                 scaling_config=ray_train.ScalingConfig(
-                    num_workers=(1, num_workers),  # fewer if machines are lost
+                    num_workers=(1, num_workers),  # smallest and largest number: fewer if machines are lost
                     use_gpu=num_gpus > 0,
                     resources_per_worker={"CPU": self.cpus_per_worker, **({"GPU": 1} if num_gpus else {})},
-                    elastic_resize_monitor_interval_s=NEVER,
+                    elastic_resize_monitor_interval_s=RESIZE_INTERVAL_SECONDS,
                 ),
                 run_config=ray_train.RunConfig(
                     name="training",
@@ -205,7 +216,7 @@ class RayTraining:
             result = _fit(trainer.fit, channel, display, log)
         if isinstance(result, str):
             raise UserError(result)
-        if mirror is not None:  # for the report and the commands that follow
+        if mirror is not None:  # copy the trained run to this machine, where the next commands need it
             mirror.fetch()
         return result
 
@@ -229,14 +240,14 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
             while not fitted.done():
                 wait([fitted], POLL_SECONDS)
                 _show(ray.get(channel.take.remote()), display, log)
-            _show(ray.get(channel.take.remote()), display, log)
+            _show(ray.get(channel.take.remote()), display, log)  # sent after the last poll
             result = fitted.result()
         except (ray.exceptions.RayError, TrainingFailedError) as error:
             raise UserError(
                 f"the training on the cluster failed: {first_line(error)}; continue it with --resume"
             ) from None
         except KeyboardInterrupt:
-            ray.shutdown()  # ends the thread
+            ray.shutdown()  # makes `fit` fail, which ends its thread
             raise
         finally:
             display.__exit__(None, None, None)  # entered by `_show` when the training starts
@@ -245,7 +256,10 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
 
 
 def _show(calls: list[tuple[str, tuple[Any, ...]]], display: Display, log: Log) -> None:
-    """Show what the first process has sent: calls (method of the display, arguments)."""
+    """Carry out what the first process has sent: calls (name of a method of the display, arguments).
+
+    The method "log" stands for the function `log`; "start" also opens the display.
+    """
     for method, arguments in calls:
         if method == "log":
             log(*arguments)
@@ -256,7 +270,10 @@ def _show(calls: list[tuple[str, tuple[Any, ...]]], display: Display, log: Log) 
 
 
 def training_executor(place: str, num_workers: int | None = None, **options: Any) -> RayTraining | None:
-    """Return the executor of `--on`: None for local, or a Ray cluster; `options` are those of RayTraining."""
+    """Return where to train: None for the value "local" of `--on`, a Ray cluster for "ray" or "ray://ADDRESS".
+
+    `num_workers` is the largest number of processes; `options` are other attributes of RayTraining.
+    """
     executor = executor_from_text(place, num_workers)
     if not isinstance(executor, RayExecutor):
         return None

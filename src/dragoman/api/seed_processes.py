@@ -18,7 +18,7 @@ from typing import Any
 from dragoman.errors import UserError
 from dragoman.processes import OWN_GROUP, interrupt_process
 
-Record = Callable[[Path, dict[str, Any]], None]  # records the best validation of a finished run
+Record = Callable[[Path, dict[str, Any]], None]  # gets the folder and the best validation of a finished run
 
 
 class RunProcesses:
@@ -29,7 +29,7 @@ class RunProcesses:
         self.num_threads, self.log = num_threads, log
         self.processes: list[subprocess.Popen[str]] = []
         self.interrupted = False
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # of `processes` and `interrupted`: `train` is called in several threads
 
     def train(self, run: Path) -> dict[str, Any] | None:
         """Train the run in a folder to its end, by `dragoman train RUN --resume` in a process.
@@ -54,14 +54,14 @@ class RunProcesses:
             with process:  # closes the pipe and waits
                 assert process.stderr is not None
                 for line in process.stderr:
-                    last_message = line.strip() or last_message
+                    last_message = line.strip() or last_message  # for an error: the last line that is not empty
                     self.log(f"{run.name}: {line.rstrip()}")
             if process.returncode != 0 and not self.interrupted:
                 raise UserError(
                     f"the training of {run} failed ({last_message}): solve this, and continue with --resume"
                 )
             output.seek(0)
-            with suppress(ValueError):
+            with suppress(ValueError):  # no JSON: interrupted before training began
                 outcome: dict[str, Any] = json.load(output)
                 return outcome
         return None
@@ -81,7 +81,7 @@ def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log:
     `parallel` of the prepared run folders are trained at a time. `record` is called with folder and best validation of
     each run whose training is finished; `log` receives the messages of all processes.
     """
-    processes = RunProcesses(max(1, (os.cpu_count() or 1) // parallel), log)
+    processes = RunProcesses(num_threads=max(1, (os.cpu_count() or 1) // parallel), log=log)
     with _terminated_as_interrupted(), ThreadPoolExecutor(parallel) as pool:
         unfinished = {pool.submit(processes.train, run): run for run in runs}
         while unfinished:
@@ -93,8 +93,8 @@ def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log:
                         record(run, outcome["best"])
             except KeyboardInterrupt:
                 log("stopping all runs after their present steps")
-                processes.interrupt()
-            except BaseException:
+                processes.interrupt()  # the loop goes on until all have saved a checkpoint
+            except BaseException:  # such as the failure of one run
                 processes.interrupt()
                 raise
     return processes.interrupted
@@ -102,9 +102,9 @@ def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Turn SIGTERM into a KeyboardInterrupt while the block runs, so that it can stop the processes it has started."""
+    """Inside the context, SIGTERM raises a KeyboardInterrupt, so that the processes started there can be stopped."""
     previous = None
-    with suppress(ValueError):  # not in the main thread, whose owner handles signals
+    with suppress(ValueError):  # only the main thread can set signal handlers
         previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

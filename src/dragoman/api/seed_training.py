@@ -41,7 +41,9 @@ from dragoman.run_files import (
     ENSEMBLE_FILE,
     ENSEMBLE_VERSION,
     check_new_folder,
+    check_run_folder,
     ensemble_members,
+    is_ensemble_folder,
     is_run_folder,
     read_ensemble,
 )
@@ -62,6 +64,7 @@ class SeedsOutcome:
     """How a training with several seeds ended.
 
     Attributes:
+        folder: folder of the runs, which `dragoman.load` opens as their ensemble.
         interrupted: whether it was interrupted by the user and can be resumed.
         report: scores of each run, their mean and standard deviation, and those of the ensemble; empty if interrupted.
     """
@@ -71,7 +74,7 @@ class SeedsOutcome:
     report: dict[str, Any]
 
     def lines(self) -> list[str]:
-        """Return the report as a table."""
+        """Return the report as the lines of a table; none if the training was interrupted."""
         return report_lines(self.report) if self.report else []
 
 
@@ -92,15 +95,18 @@ def start_seeds(
         config: settings of all runs; their seeds are `training.seed`, the next number, …
         num_seeds: number of runs.
         parallel: number of runs that are trained at a time, each in a process of its own.
-        custom_system, custom_parts, callback: as in `start_training`.
+        custom_system: definition of the system `config.system.name`, if it is not a built-in one.
+        custom_parts: classes of custom parts.
+        callback: receives events; by default progress is shown on standard error.
     """
     _check_single_process()
     check_new_folder(folder)
     log = log_function(callback)
     with atomic_folder(folder) as partial, temporarily_registered(config.system.name, custom_system):
         names = _prepare_seeds(partial, config, num_seeds, custom_parts, log)
+        # the ensemble starts with the search settings that all runs share
         shutil.copyfile(partial / names[0] / CONFIG_FILE, partial / CONFIG_FILE)
-        _write_ensemble(partial, {"members": names, "finished": {}, "report": {}})
+        _write_ensemble(partial, members=names, finished={}, report={})
     return _train_seeds(folder, parallel, custom_parts, callback)
 
 
@@ -116,12 +122,20 @@ def resume_seeds(
     """Continue a training with several seeds: runs that are not finished, new seeds, or all with a larger budget.
 
     Args:
-        folder: folder of the runs.
-        settings: changes of the limits (training.steps, epochs, minutes, patience) or the device, for all runs.
-        num_seeds: number of runs, if there are to be more than before.
-        parallel, custom_parts, callback: as in `start_seeds`.
+        folder: folder of the runs; that of a single run is a UserError.
+        settings: changes of the limits (training.steps, epochs, minutes, patience) or the device, for all runs. All
+            runs are then resumed, even finished ones.
+        num_seeds: number of runs, if there are to be more than before; None: as many as there are.
+        parallel: number of runs that are trained at a time, each in a process of its own.
+        custom_parts: classes of custom parts.
+        callback: receives events; by default progress is shown on standard error.
     """
     _check_single_process()
+    if not is_ensemble_folder(folder):
+        check_run_folder(folder)  # raises a UserError if it is no run either
+        raise UserError(
+            f"{folder} holds a single run, not several seeds: leave --seeds out, or choose a new folder for several"
+        )
     document = read_ensemble(folder)
     members, log = ensemble_members(folder), log_function(callback)
     if num_seeds is not None and num_seeds < len(members):
@@ -129,13 +143,17 @@ def resume_seeds(
             f"{folder} has {len(members)} runs, but --seeds is {num_seeds}: give at least as many, or leave it out"
         )
     if settings:
-        changed = [change_resumed_run(member, settings) for member in members]
-        write_file(folder / CONFIG_FILE, configuration.to_yaml(without_search_choice(changed[0])))
-        document |= {"finished": {}, "report": {}}
+        configs = [change_resumed_run(member, settings) for member in members]
+        # the ensemble has the settings of the first run, without the beam size and length penalty chosen for that run
+        # alone: the report chooses them anew for the ensemble
+        write_file(folder / CONFIG_FILE, configuration.to_yaml(without_search_choice(configs[0])))
+        document |= {"finished": {}, "report": {}}  # training goes on, so earlier results no longer hold
     if num_seeds is not None and num_seeds > len(members):
+        # settings that were chosen automatically for the first run are chosen anew for the new ones
         user_config = configuration.without_automatic_settings(configuration.from_yaml(members[0] / CONFIG_FILE))
+        # the report, with means over all runs, is written again when the new ones are finished
         document |= {"members": _prepare_seeds(folder, user_config, num_seeds, custom_parts, log), "report": {}}
-    _write_ensemble(folder, document)
+    _write_ensemble(folder, document["members"], document["finished"], document["report"])
     return _train_seeds(folder, parallel, custom_parts, callback)
 
 
@@ -163,10 +181,11 @@ def _prepare_seeds(
         if is_run_folder(folder / name):
             continue
         seed_config = configuration.replace_settings(config, {"training.seed": seed})
+        run_log: Log = log if prepared is None else lambda text: None
+        run = prepare_run(folder / name, seed_config, run_log, custom_parts, cache, open_parent)
         if prepared is not None:
-            prepare_run(folder / name, seed_config, lambda text: None, custom_parts, cache, open_parent)  # not logged
             continue
-        prepared = prepare_run(folder / name, seed_config, log, custom_parts, cache, open_parent)
+        prepared = run
         log_preparation(prepared, choices=(), log=log)
         if config.training.auto_batch_size:  # measured once, for all seeds
             batch_tokens = prepared.config.training.batch_tokens
@@ -175,16 +194,23 @@ def _prepare_seeds(
     return names
 
 
-def _write_ensemble(folder: Path, document: Mapping[str, Any]) -> None:
-    """Write `ensemble.json` with the entries `members`, `finished` and `report` of `document`.
+def _write_ensemble(
+    folder: Path, members: Sequence[str], finished: Mapping[str, Mapping[str, Any]], report: Mapping[str, Any]
+) -> None:
+    """Write `ensemble.json` into the folder of the runs.
 
-    They are the names of the runs, the best validation of each finished run by its name, and the report (empty until
-    all are finished).
+    Args:
+        folder: folder of the runs.
+        members: names of all runs.
+        finished: best validation (scores by metric) of each finished run, by its name.
+        report: result of `make_report`; empty until all runs are finished.
     """
     content = {
         "version": ENSEMBLE_VERSION,
         "about": "runs that differ only in their seed; 'dragoman translate' with this folder uses their ensemble",
-        **{name: document[name] for name in ("members", "finished", "report")},
+        "members": members,
+        "finished": finished,
+        "report": report,
     }
     write_file(folder / ENSEMBLE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
@@ -200,7 +226,7 @@ def _train_seeds(
     def record(member: Path, best: dict[str, Any]) -> None:
         """Write into `ensemble.json` that a run is finished; `best` is its best validation, metrics by name."""
         document["finished"][member.name] = best
-        _write_ensemble(folder, document | {"report": {}})
+        _write_ensemble(folder, document["members"], document["finished"], report={})
 
     if parallel > 1 and len(remaining) > 1:
         if custom_parts or callback is not None:
@@ -214,7 +240,7 @@ def _train_seeds(
         for member in remaining:
             log(f"{member.name} ({members.index(member) + 1} of {len(members)})")
             outcome = resume_training(member, settings={}, custom_parts=custom_parts, callback=callback)
-            if outcome is None or outcome.interrupted:
+            if outcome is None or outcome.interrupted:  # None: only if several processes train a run
                 interrupted = True
                 break
             record(member, outcome.best)
@@ -223,7 +249,7 @@ def _train_seeds(
     if not document["report"]:
         log("scoring the runs and their ensemble")
         document["report"] = make_report(folder, document["finished"], custom_parts, log)
-        _write_ensemble(folder, document)
+        _write_ensemble(folder, document["members"], document["finished"], document["report"])
     return SeedsOutcome(folder, interrupted=False, report=document["report"])
 
 
@@ -236,10 +262,10 @@ def make_report(
     """Score the runs and their ensemble on the validation set, and on the test set if the configuration has one.
 
     `finished` has the best validation of each run by its name: scores by metric. The search settings of the ensemble
-    are chosen on the validation set. A model that does not generate text has no ensemble.
+    are chosen on the validation set. An ensemble is scored only if the training objective generates text.
 
     Returns:
-        {"validation": {metric: {run: score}}, "test": the same}, with the ensemble as the last run.
+        {"validation": {metric: {run: score}}, "test": {metric: {run: score}}}, with "ensemble" as the last run.
     """
     members = ensemble_members(folder)
     config = configuration.from_yaml(members[0] / CONFIG_FILE)
@@ -249,13 +275,14 @@ def make_report(
     if objective_class(config.objective.name or "translation").generates:
         ensemble = load(folder, custom_parts=custom_parts)
         score = _validate_ensemble(ensemble, metric)
-        validation[metric] |= {} if score is None else {"ensemble": score}
+        if score is not None:
+            validation[metric]["ensemble"] = score
     test: dict[str, dict[str, float]] = {}
     if test_set := _read_test_set(config):
         sources, references = test_set
         for name in (*(member.name for member in members), "ensemble"):
             run = ensemble if name == "ensemble" else load(folder / name, custom_parts=custom_parts)
-            if run is not None:
+            if run is not None:  # there is an ensemble
                 for metric_name, test_score in evaluate(run, sources, references, log=log).scores.items():
                     test.setdefault(metric_name, {})[name] = test_score.value
     return {"validation": validation, "test": test}
@@ -264,18 +291,20 @@ def make_report(
 def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
     """Choose the search settings of an ensemble (stored in its config.yaml), and return its score by `metric`.
 
-    It translates the sentences that its runs decode in their validations. The result is None if these decode none, or
-    if `metric` is one that is computed without decoding, such as the loss.
+    It translates as many validation sentences as its runs decode in their validations. The result is None if these
+    decode none, or if `metric` is one that is computed without decoding, such as the loss.
     """
-    count, store = ensemble.config.training.validation_sentences or 0, validation_store(ensemble)
-    if metric in TEACHER_FORCED_METRICS or not count:
+    num_sentences = ensemble.config.training.validation_sentences or 0
+    store = validation_store(ensemble)  # tokenized validation set
+    if metric in TEACHER_FORCED_METRICS or not num_sentences:
         return None
-    sources, tags, references = stored_sentences(ensemble, store, count)
+    sources, tags, references = stored_sentences(ensemble, store, num_sentences)
     metric_function = decoding_metric(ensemble, sources, references)
     # search settings that the user has left open are chosen if there are enough sentences
     if unset_search_settings(ensemble.config) and len(sources) >= MIN_CHOICE_SENTENCES:
         choice = choose_search(ensemble, sources, references, metric_function, tags)
         ensemble.config = store_choice(ensemble.folder, choice)
+        # with the default settings, as in the validations of the runs: the chosen ones were selected by this score
         return choice.default.score
     texts = [translation.text for translation in ensemble.translate(sources, alignment=False, tag=tags)]
     return metric_function(texts, references).value
@@ -286,14 +315,14 @@ def _read_test_set(config: Config) -> tuple[list[Any], list[str]] | None:
 
     The result is None without test files, or if these have no references.
     """
-    corpora = make_corpora(config, "test_")
+    corpora = make_corpora(config, prefix="test_")
     if not corpora:
         return None
     pairs = list(data.detect_data_format(corpora[0]).read(corpora))
     if any(pair.target is None for pair in pairs):
         return None
     # `features` are the vectors of an image or recording, None for text
-    sources = [pair.source if pair.features is None else pair.features for pair in pairs]
+    sources = [pair.source_with_features if pair.features is None else pair.features for pair in pairs]
     return sources, [pair.target or "" for pair in pairs]
 
 
@@ -307,7 +336,7 @@ def report_lines(report: Mapping[str, Mapping[str, Mapping[str, float]]]) -> lis
     for part, scores_by_metric in report.items():
         for metric, scores in scores_by_metric.items():
             for run, score in scores.items():
-                rows.setdefault(run, {"run": run})[f"{part} {metric}"] = MeanStd(score)
+                rows.setdefault(run, {"run": run})[f"{part} {metric}"] = MeanStd(score)  # formatted as the means
             means[f"{part} {metric}"] = MeanStd.of([score for run, score in scores.items() if run != "ensemble"])
     ensemble = [rows.pop("ensemble")] if "ensemble" in rows else []
     return format_table([*rows.values(), {"run": "mean ± std", **means}, *ensemble]).splitlines()

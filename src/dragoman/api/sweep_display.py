@@ -21,14 +21,15 @@ class SweepDisplay:
     """
 
     def __init__(self, state: SweepState) -> None:
-        """Show the progress of a sweep from its saved state on."""
+        """Show the progress of a sweep, which continues from its saved `state`."""
         self.state = state
         self.bar = progress_bar(sys.stderr.isatty())
         self.sweep_task = self.bar.add_task("starting", total=1.0)
         self.tasks: dict[str, Any] = {}  # bars of the active runs
         self.active: dict[str, dict[str, Any]] = {}  # last progress of each active run
+        # when the training began, and the work that an earlier, interrupted sweep had done before
         self.started, self.work_at_start = time.monotonic(), self.work_done()
-        self.last_line = time.monotonic()
+        self.last_line = time.monotonic()  # when a plain line was printed last
         # the present rung: its name (empty before the first), fraction of the training, finished runs and all runs
         self.rung_text, self.rung_fraction, self.done_runs, self.rung_runs = "", 1.0, 0, 0
 
@@ -63,7 +64,7 @@ class SweepDisplay:
         if rungs > 1:
             self.rung_text = f"rung {rung + 1} of {rungs} ({100 * fraction:.0f} % of the training)"
         self.rung_fraction, self.done_runs, self.rung_runs = fraction, runs - waiting, runs
-        if not self.work_done() > self.work_at_start:  # the clock starts after the preparation
+        if self.work_done() <= self.work_at_start:  # nothing has been trained yet: the clock starts now
             self.started = time.monotonic()
         self.message(f"{self.rung_text}: {waiting} of {runs} runs to train, {min(parallel, waiting)} at a time")
 
@@ -76,7 +77,7 @@ class SweepDisplay:
     def show_progress(self, name: str, event: dict[str, Any]) -> None:
         """Show the progress of the active run of this name.
 
-        `event` has its step, loss, tokens_per_second, and the fraction of its training budget that is used.
+        `event` has its step, loss, tokens_per_second, and the used fraction of its training budget (None if unknown).
         """
         self.active[name] |= {"fraction": event["fraction"] or 0.0, "tokens_per_second": event["tokens_per_second"]}
         text = f"step {event['step']:,}  loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
@@ -129,16 +130,16 @@ class SweepDisplay:
 
         The number of runs in each rung is known, but not which of them will fail.
         """
-        fractions = [0.0, *self.state.rungs]
+        fractions = [0.0, *self.state.rungs]  # of the training budget, at which runs are compared
         work_by_rung = [end - start for start, end in pairwise(fractions)]  # of one run
         total = sum(runs * work for runs, work in zip(self.state.planned_runs(), work_by_rung))
         for run in self.state.runs:
-            if run.status == "failed":  # on the way to the rung after its results
+            if run.status == "failed":  # the work up to the rung after its last result is not done
                 total -= work_by_rung[min(len(run.results), len(work_by_rung) - 1)]
         return total
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds that are left; None before anything is done."""
+        """Estimate the seconds that are left from the speed since the start; None before anything is done."""
         done = self.work_done()
         if done <= self.work_at_start:
             return None

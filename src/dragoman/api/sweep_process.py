@@ -47,6 +47,7 @@ class WorkerProcess:
         the events that it reports are put into the queue `events`, each as (name, event).
         """
         self.name, self.events = name, events
+        # the process imports the same Dragoman as this one, even if it is not installed
         package_folder = str(Path(dragoman.__file__).parents[1])
         python_path = os.pathsep.join(filter(None, [package_folder, os.environ.get("PYTHONPATH")]))
         thread_variables = (*THREAD_VARIABLES, "TORCHINDUCTOR_COMPILE_THREADS")
@@ -59,10 +60,10 @@ class WorkerProcess:
                 stderr=log,
                 env=environment,
                 encoding="utf-8",
-                **OWN_GROUP,  # Ctrl-C reaches only the sweep
+                **OWN_GROUP,  # a process group of its own: Ctrl-C reaches only the sweep
             )
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already, as its exit code will tell
+        with suppress(BrokenPipeError):  # it has ended already: `_read_events` reports its exit code
             self.process.stdin.write(json.dumps(job) + "\n")
             self.process.stdin.flush()
         Thread(target=self._read_events, daemon=True).start()
@@ -74,7 +75,7 @@ class WorkerProcess:
             for line in stream:
                 self.events.put((self.name, json.loads(line)))
         code = self.process.wait()
-        self.stop()  # closes its input, so that no file stays open
+        self.stop()  # closes the pipe to its standard input, which would stay open in this process
         self.events.put((self.name, {"event": "exit", "code": code}))
 
     def stop(self) -> None:

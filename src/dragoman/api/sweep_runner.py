@@ -22,15 +22,16 @@ SIGKILL = 9  # which Python does not name on Windows
 MAX_RUNS_PER_GPU = 8  # more share a GPU without being faster
 PARALLEL_MEMORY_SHARE = 0.8  # of the free memory, for all trainings of a device together
 GIB = 2**30
-PROCESS_MEMORY = {"cuda": 1.5 * GIB, "cpu": 0.7 * GIB}  # of a process besides the training: CUDA context, libraries
-MEMORY_FACTOR = 1.5  # of the estimate of a training, for the allocator and for decoding
+#: bytes that a process needs besides the training, for libraries and on GPUs the CUDA context
+PROCESS_MEMORY = {"cuda": 1.5 * GIB, "cpu": 0.7 * GIB}
+MEMORY_FACTOR = 1.5  # times the estimate of a training, because of the allocator and of decoding
 PREPARATION = "preparation"  # name of the job that prepares all runs
 
 
 def choose_parallel(device: dict[str, Any], memory: int, cpus: int) -> int:
-    """Return how many runs to train at a time, so that all fit into memory and each has at least one CPU.
+    """Return how many runs to train at a time, so that all fit into memory and each has at least one of the `cpus`.
 
-    `device` has the kind of the devices (cuda or cpu), their names as "devices", and the free bytes of each as
+    `device` has the "kind" of the devices (cuda, cpu or mps), their names as "devices", and the free bytes of each as
     "memory"; the training of one run needs about `memory` bytes.
     """
     memory_per_run = PROCESS_MEMORY.get(device["kind"], PROCESS_MEMORY["cpu"]) + MEMORY_FACTOR * memory
@@ -63,15 +64,19 @@ class SweepRunner:
         validation_sentences: int = 1000,
         start_worker: StartWorker = WorkerProcess,
     ) -> None:
-        """Read the state of the sweep."""
+        """Read the state of the sweep in `folder`; `settings` are those that all runs share, by dotted names.
+
+        `parallel` runs are trained at a time (None: by memory and cores); `validation_sentences` are decoded to compare
+        runs; `start_worker` starts a job in a process.
+        """
         self.folder, self.settings, self.requested_parallel = folder, settings, parallel
         self.validation_sentences, self.start_worker = validation_sentences, start_worker
         self.state = SweepState.load(folder)
         self.events: EventQueue = Queue()
         self.workers: dict[str, Worker] = {}  # by the name of the run
-        self.devices: dict[str, str] = {}  # of each active run
-        # kind, names and free memory of the devices, until the preparation has reported them
-        self.device: dict[str, Any] = {"kind": "cpu", "devices": ["auto"], "memory": 0}
+        self.device_of_run: dict[str, str] = {}  # name of each active run → its device
+        # kind, names and free bytes of the devices; replaced when the preparation reports the actual ones
+        self.device_info: dict[str, Any] = {"kind": "cpu", "devices": ["auto"], "memory": 0}
         self.by_name = {run.name: run for run in self.state.runs}
         self.has_ended: set[str] = set()  # active runs that have reported how they ended
         self.retries: deque[SweepRun] = deque()  # runs without enough memory, to be trained alone
@@ -79,9 +84,10 @@ class SweepRunner:
         self.display = SweepDisplay(self.state)
 
     def run(self) -> SweepResult:
-        """Prepare the runs, train them rung by rung, and link the best one; return the ranking.
+        """Prepare the runs, train them rung by rung (a stage of successive halving), and link the best one as `best`.
 
-        When it is interrupted or fails, workers save their work, and the state of the sweep is saved, too.
+        Returns the ranking of the configurations. When it is interrupted or fails, workers save their work, and the
+        state of the sweep is saved, too.
         """
         for name in (RUNS_FOLDER, LOGS_FOLDER):
             (self.folder / name).mkdir(exist_ok=True)
@@ -107,6 +113,7 @@ class SweepRunner:
         """Let failed runs be trained again, from their last checkpoints if they have any."""
         for run in self.state.runs:
             if run.status == "failed":
+                # "unprepared": the preparation skips run folders that are complete already
                 run.status, run.error = ("paused" if run.results else "unprepared"), ""
 
     # ---- preparation
@@ -116,13 +123,14 @@ class SweepRunner:
         pending = [run for run in self.state.runs if run.status == "unprepared"]
         if self.state.is_complete() and not pending:
             return
+        # if runs are left to train, the job runs even without pending ones: it reports the devices
         self.display.show_status(f"preparing {len(pending)} runs")
         jobs = [
             {
                 "name": run.name,
                 "folder": str(self._run_folder(run)),
                 "settings": self.state.configurations[run.configuration] | {"training.seed": run.seed},
-                "is_default": not self.state.configurations[run.configuration],
+                "is_default": not self.state.configurations[run.configuration],  # it changes no setting
             }
             for run in pending
         ]
@@ -147,26 +155,27 @@ class SweepRunner:
         varied = {name for settings in state.configurations.values() for name in settings}
         run.settings = {name: value for name, value in event["settings"].items() if name in varied}
         run.parameters, run.memory, run.digest = event["parameters"], event["memory"], event["digest"]
-        if not state.metric:
+        if not state.metric:  # the first run, which has the default configuration, selects the metric of all
             state.metric, state.metric_title = event["metric"], event["metric_title"]
         twin = next((other for other in state.runs if other is not run and other.digest == run.digest), None)
         run.status = "prepared"
-        if twin is not None and twin.status != "duplicate":
+        if twin is not None and twin.status != "duplicate":  # of equal runs one must be trained
             run.status, run.same_as = "duplicate", twin.configuration
             remove_folder(self._run_folder(run))
             message = f"{self._describe(run)} has the same settings as {self._describe(twin)}, and is not trained again"
             self.display.message(message)
 
     def _choose_parallel(self) -> int:
-        """Choose the number of runs to train at a time by the largest estimate of their memory."""
-        return choose_parallel(self.device, max(run.memory for run in self.state.runs), available_cpus())
+        """Choose the number of runs to train at a time by the largest memory estimate of any run."""
+        return choose_parallel(self.device_info, max(run.memory for run in self.state.runs), available_cpus())
 
     # ---- training
 
     def _train_rung(self, rung: int, fraction: float) -> None:
         """Train the configurations that are left at a rung, up to a fraction of their training budgets.
 
-        `rung` is its index, from 0. Runs that did not have enough memory are trained once more at the end, alone.
+        `rung` is the index, from 0, of the stage of successive halving. Runs that did not have enough memory are
+        trained once more at the end, alone.
         """
         configurations = self.state.competitors(rung)
         runs = [run for configuration in configurations for run in self.state.runs_of(configuration)]
@@ -175,7 +184,7 @@ class SweepRunner:
             return
         self.display.start_rung(rung, fraction, runs=len(runs), waiting=len(waiting), parallel=self.parallel)
         while waiting or self.workers or self.retries:
-            if not waiting and not self.workers:
+            if not waiting and not self.workers:  # a retry has all memory for itself
                 self._start_run(self.retries.popleft(), fraction)
             while waiting and len(self.workers) < self.parallel:
                 self._start_run(waiting.popleft(), fraction)
@@ -183,13 +192,13 @@ class SweepRunner:
 
     def _start_run(self, run: SweepRun, fraction: float) -> None:
         """Start to train a run up to a fraction of its budget, on the device with the fewest active runs."""
-        used_devices = list(self.devices.values())
-        self.devices[run.name] = min(self.device["devices"], key=used_devices.count)
+        used_devices = list(self.device_of_run.values())
+        self.device_of_run[run.name] = min(self.device_info["devices"], key=used_devices.count)
         job = {
             "kind": "train",
             "folder": str(self._run_folder(run)),
             "fraction": fraction,
-            "device": self.devices[run.name],
+            "device": self.device_of_run[run.name],
             "metric": self.state.metric,
             "sentences": self.validation_sentences,
         }
@@ -208,6 +217,7 @@ class SweepRunner:
         except Empty:
             self.display.refresh()
             return
+        # a training job is named after its run; events of the preparation name the run, if they are about one
         run = self.by_name.get(event.get("run", name))
         match event["event"]:
             case "progress":
@@ -215,19 +225,19 @@ class SweepRunner:
             case "message":
                 self.display.show_status(event["text"])
             case "device":
-                self.device = event
+                self.device_info = event
             case "prepared" if run is not None:
                 self._record_prepared(run, event)
                 self.state.save(self.folder)
             case "unprepared" if run is not None:
-                if not self.state.configurations[run.configuration]:
+                if not self.state.configurations[run.configuration]:  # the default one: no other can be prepared
                     raise UserError(event["error"])
                 self._fail(run, event["error"])
             case "result" if run is not None:
                 self._record_result(run, event)
             case "failed" if run is not None:
                 self._record_failure(run, event)
-            case "failed":
+            case "failed":  # the preparation of all runs
                 log_file = self.folder / LOGS_FOLDER / f"{PREPARATION}.log"
                 raise UserError(f"the runs could not be prepared: {event['error']}; see {log_file}")
             case "interrupted":
@@ -236,12 +246,13 @@ class SweepRunner:
                 self._record_exit(name, run, event["code"])
 
     def _record_result(self, run: SweepRun, event: Event) -> None:
-        """Record the validation scores of a run that has been trained up to a rung, and print them.
+        """Record the validation scores of a run that has been trained up to a fraction of its budget, and print them.
 
         `event` has the fields of a `RungResult`, whether the whole training is finished, and the reason why it ended.
         """
         values = event["result"]
         result = RungResult(**values | {"score": tuple(values["score"])})  # JSON has lists for tuples
+        # a run that was trained again replaces its results from this fraction of the budget on
         run.results = [*(earlier for earlier in run.results if earlier.fraction < result.fraction), result]
         run.status = "finished" if event["finished"] else "paused"
         self.has_ended.add(run.name)
@@ -274,7 +285,7 @@ class SweepRunner:
         None for the process that prepares all runs.
         """
         del self.workers[name]
-        self.devices.pop(name, None)
+        self.device_of_run.pop(name, None)
         self.display.remove_run(name)
         if run is not None and name not in self.has_ended:
             end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -294,7 +305,7 @@ class SweepRunner:
         try:
             for worker in self.workers.values():
                 worker.stop()
-            self.has_ended |= set(self.workers)  # none of them has failed
+            self.has_ended |= set(self.workers)  # workers that end because they were stopped have not failed
             while self.workers:
                 self._handle_next_event()
         finally:

@@ -22,7 +22,7 @@ SWEEP_FILE = "sweep.json"  # settings, search space and budget of the sweep
 DEFAULT_FACTOR = 3
 SCORED_SENTENCES = 1000  # of the validation set
 CORPUS_SETTINGS = ("data.source", "data.target", "data.valid_source", "data.valid_target")
-EXTENSIBLE = ("space", "samples", "sample_seed", "seeds")  # parts of a request without halving that may grow
+EXTENSIBLE = ("space", "samples", "sample_seed", "seeds")  # fields of a request without halving that may change
 SYSTEM_SETTINGS = "system.settings."
 
 
@@ -31,12 +31,13 @@ class SweepRequest:
     """What a sweep tries, and how.
 
     Attributes:
-        settings: of all runs, by their dotted names; the default configuration has no others.
+        settings: settings of all runs, by their dotted names; the default configuration has no others.
         space: settings with several values or a range.
         samples: number of configurations to draw at random; None: all combinations.
-        sample_seed: of the random numbers that draw configurations.
-        seeds: of the trainings; configurations are compared by their means over these.
-        factor: of successive halving; None trains every configuration completely.
+        sample_seed: seed with which configurations are drawn.
+        seeds: seeds of the trainings; configurations are compared by their means over these.
+        factor: of successive halving: the best 1/factor of the configurations are trained further; None trains every
+            configuration completely.
         validation_sentences: number of validation sentences that are decoded to compare runs.
     """
 
@@ -61,6 +62,7 @@ class SweepRequest:
         for name in CORPUS_SETTINGS:
             if name in fixed:
                 paths = [fixed[name]] if isinstance(fixed[name], (str, Path)) else fixed[name]
+                # absolute paths: the sweep may be continued from another working directory
                 fixed[name] = [str(Path(path).resolve()) for path in paths]
         request = SweepRequest(fixed, space, **options)
         request.check()
@@ -101,22 +103,22 @@ class SweepRequest:
         if setting not in system_setting_names():
             raise unknown_name("setting of systems", setting, system_setting_names())
         systems = [name for name in self.system_candidates() if name is not None]
-        owners = [name for name in systems if setting in SYSTEMS[name].settings()]
-        if systems and not owners:
+        with_setting = [name for name in systems if setting in SYSTEMS[name].settings()]
+        if systems and not with_setting:  # no systems are known if the system is chosen automatically
             known = {name for system in systems for name in SYSTEMS[system].settings()}
             raise unknown_name(f"setting of {', '.join(systems)}:", setting, known)
         values = self.space.values[SYSTEM_SETTINGS + setting]
         if isinstance(values, ValueRange):
             values = [values.low, values.high]
-        for owner in owners:
+        for system in with_setting:
             for value in values:
-                validate_setting(f"{owner}.{setting}", value, SYSTEMS[owner].settings()[setting].annotation)
+                validate_setting(f"{system}.{setting}", value, SYSTEMS[system].settings()[setting].annotation)
 
     def system_candidates(self) -> list[str | None]:
         """Return the systems of the sweep; None stands for the one that is chosen automatically."""
         fixed = self.settings.get("system.name")
         values = self.space.values.get("system.name", [])
-        assert isinstance(values, list)
+        assert isinstance(values, list)  # names have no range
         return list(dict.fromkeys([fixed, *values]))
 
     def configurations(self) -> list[dict[str, Any]]:
@@ -126,7 +128,10 @@ class SweepRequest:
         """
 
         def has_setting(system: str | None, setting: str) -> bool:
-            """Whether a system (None: that of all runs) has a setting; True if the system is not known yet."""
+            """Whether a system (None: that of all runs) has a setting; True if the system is not known yet.
+
+            It is not known if it is chosen automatically.
+            """
             from dragoman.systems import SYSTEMS  # imports torch
 
             name = system or self.settings.get("system.name")
@@ -234,18 +239,20 @@ def run_sweep(
     trained again. `start_worker` starts a job, by default in a process of its own.
     """
     existed, is_new = folder.exists(), not (folder / STATE_FILE).exists()
+    # hidden files, such as the lock, do not count
     if existed and not (folder / SWEEP_FILE).exists() and any(folder.glob("[!.]*")):
         raise UserError(f"{folder} exists and is not a sweep: choose another folder")
     configurations = request.configurations()
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_run_lock(folder):
-        # without halving every configuration stands for itself, so that others can be added
+        # with successive halving, all configurations compete from the start; without it, others can be added later
         changeable = EXTENSIBLE if request.factor is None else ()
         is_changed = save_or_check_request(folder / SWEEP_FILE, request.to_dict(), "sweep", changeable)
         if is_new or is_changed:
-            state = SweepState({}, [], request.factor) if is_new else SweepState.load(folder)
+            state = SweepState.create([], seeds=[], factor=request.factor) if is_new else SweepState.load(folder)
             state.extend(configurations, request.seeds)
             state.save(folder)
+        # "auto" is the default of the setting
         settings = request.settings | ({} if device == "auto" else {"training.device": device})
         runner = SweepRunner(folder, settings, parallel, request.validation_sentences, start_worker)
         if retry_failed:
@@ -253,6 +260,7 @@ def run_sweep(
         try:
             return runner.run()
         except UserError:
+            # model.json marks a run folder that has been prepared
             if is_new and not existed and not any((folder / RUNS_FOLDER).glob("*/model.json")):
-                remove_folder(folder)  # nothing has been prepared
+                remove_folder(folder)
             raise

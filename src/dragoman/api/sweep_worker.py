@@ -41,7 +41,7 @@ from dragoman.training.preparation_cache import PreparationCache
 from dragoman.training.prepare import prepare_run
 from dragoman.training.recipes import default_steps
 from dragoman.training.sweep_state import RungResult
-from dragoman.training.train_step import InsufficientMemoryError
+from dragoman.training.train_step import InsufficientMemoryError, is_out_of_memory
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation import ValidationResult, Validator, metric_title
 
@@ -57,7 +57,7 @@ def main() -> int:
     Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     try:
         JOBS[job.pop("kind")](report, **job)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # at the end of standard input: the sweep stops
         report({"event": "interrupted"})
     except Exception as error:  # a failed run must not end the sweep
         traceback.print_exc()
@@ -93,7 +93,7 @@ def _interrupt_at_end_of_input() -> None:
 
 def describe_error(error: Exception) -> dict[str, Any]:
     """Return the fields of an event that reports a failure: its message, and whether memory was exhausted."""
-    out_of_memory = isinstance(error, (InsufficientMemoryError, torch.OutOfMemoryError, MemoryError))
+    out_of_memory = isinstance(error, (InsufficientMemoryError, MemoryError)) or is_out_of_memory(error)
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return {"error": text.splitlines()[0] if text else type(error).__name__, "out_of_memory": out_of_memory}
 
@@ -106,7 +106,7 @@ def prepare_runs(report: Report, settings: dict[str, Any], runs: list[dict[str, 
 
     Args:
         report: receives the events: "device", "message", and "prepared" or "unprepared" for each run.
-        settings: of all runs, by their dotted names.
+        settings: settings of all runs, by their dotted names.
         runs: name, folder and changed settings of each run, and whether it has the default configuration, which is
             the first one.
     """
@@ -147,14 +147,15 @@ def describe_device(name: str) -> dict[str, Any]:
 def describe_prepared(folder: Path) -> dict[str, Any]:
     """Return what the sweep needs to know about a prepared run: settings, size, metric, and a digest of the settings.
 
-    Settings have dotted names and include those of the system; memory is an estimate in bytes.
+    Settings have dotted names and include those of the system; memory is an estimate in bytes. Runs with the same
+    digest are equal.
     """
     config = configuration.from_yaml(folder / CONFIG_FILE)
     memory = json.loads((folder / "preflight.json").read_text(encoding="utf-8"))["memory"]
     metric = config.training.selection_metric
     system = SYSTEMS.get(config.system.name or "")
     values: dict[str, Any] = {}
-    if system is not None:  # values of its hyper-parameters that the configuration leaves to the system
+    if system is not None:  # default values of its hyper-parameters, which the configuration may override
         values = {name: parameter.default for name, parameter in system.settings().items()}
         values |= system.sizes[config.system.size or "base"]
     settings = {f"system.settings.{name}": value for name, value in values.items()}
@@ -204,7 +205,7 @@ def train_run(report: Report, folder: str, fraction: float, device: str, sentenc
         report: receives events: "progress", and at the end "result" or "interrupted".
         folder: the run folder.
         fraction: part of the budget of steps or minutes, up to 1.
-        device: of the training; "auto": that of the run's configuration.
+        device: device of the training; "auto": that of the run's configuration.
         sentences: number of validation sentences to decode.
         metric: selection metric of the sweep.
     """
@@ -224,11 +225,14 @@ def train_run(report: Report, folder: str, fraction: float, device: str, sentenc
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     links = ("best", "last") if outcome.paused else ("best",)
+    # names of checkpoints, by their steps; both links may point to the same one
     checkpoints = {resolve_link(path / CHECKPOINT_DIR / link).resolve().name for link in links}
     scored = [score_checkpoint(path, name, config.training.device, sentences, metric) for name in sorted(checkpoints)]
     score, validation = max(scored, key=lambda score_and_metrics: score_and_metrics[0])
-    result = RungResult(fraction, state.step, state.seconds, state.target_tokens, score, metrics=validation)
-    if not outcome.paused:
+    result = RungResult(
+        fraction, state.step, seconds=state.seconds, target_tokens=state.target_tokens, score=score, metrics=validation
+    )
+    if not outcome.paused:  # the run is complete
         write_report(load(path, device="cpu"))
     report({"event": "result", "finished": not outcome.paused, "reason": outcome.reason, "result": asdict(result)})
 
@@ -236,7 +240,8 @@ def train_run(report: Report, folder: str, fraction: float, device: str, sentenc
 def _wait_for_lock(folder: Path) -> None:
     """Wait up to two minutes while another process trains the run in a folder.
 
-    It may be a worker of a killed sweep, which saves a checkpoint before it ends.
+    It may be a worker of a killed sweep, which saves a checkpoint before it ends. If it still runs then, `Trainer`
+    raises a UserError.
     """
     for _ in range(MAX_LOCK_SECONDS):
         try:
@@ -250,7 +255,7 @@ def pause_condition(trainer: Trainer, fraction: float) -> Callable[[TrainState],
     """Return a function that tells from the training state whether to pause: once a fraction of the budget is used.
 
     The budget is the limit of steps or minutes; for the fraction 1 training never pauses. A training that only
-    patience ends has no budget: the fraction is that of the steps that other schedules would have.
+    patience ends has no budget: the fraction is that of the default number of steps.
     """
     if fraction >= 1:
         return lambda state: False
@@ -282,6 +287,7 @@ def score_checkpoint(
     validator = Validator(run, objective, store)
     result = validator.validate()
     target_loss = result.loss * epoch_target_tokens(store) / len(store)  # per sentence, not per token
+    # the validator negates the loss, so that higher is better
     score = tuple(-target_loss if value == -result.loss else value for value in validator.score(result))
     return score, {**result.to_record(), "target_loss": target_loss}
 

@@ -77,7 +77,8 @@ def train(
         callback: called with every `StepEvent`, `ValidationEvent` and `MessageEvent`. By default progress is shown on
             standard error.
         resume: continue the run in `folder`. With more `training.steps`, `epochs` or `minutes` it is extended.
-        seeds: train this many runs with the seeds 1, 2, … into the folders seed1, seed2, … of `folder`.
+        seeds: train this many runs with the seeds 1, 2, … (from `training.seed` on) into the folders seed1, seed2, … of
+            `folder`.
         on: where to train: local, ray (a cluster on this machine) or ray://HOST:PORT. See docs/cluster.md.
         num_workers: with `on="ray"`, the number of processes. By default one per GPU of the cluster, or per CPU.
 
@@ -107,7 +108,7 @@ def train(
         if folder is None:
             raise UserError("resume=True continues an existing run: pass its folder as the first argument")
         folder = Path(folder)
-        if is_ensemble_folder(folder):
+        if seeds is not None or is_ensemble_folder(folder):
             resume_seeds(folder, changes, seeds, custom_parts=custom_parts, callback=callback)
         else:
             resume_training(folder, changes, custom_parts=custom_parts, callback=callback, executor=executor)
@@ -155,8 +156,15 @@ def start_training(
     Returns:
         The outcome, or None in all but the first of several processes.
     """
-    task = TrainingTask(folder, config, {}, config.training.mirror, custom_system, tuple(custom_parts))
-    return _execute(replace(task, resume_if_exists=resume_if_exists), callback, executor)
+    task = TrainingTask(
+        folder,
+        config,
+        mirror=config.training.mirror,
+        custom_system=custom_system,
+        custom_parts=tuple(custom_parts),
+        resume_if_exists=resume_if_exists,
+    )
+    return _execute(task, callback, executor)
 
 
 def prepare_training(
@@ -170,10 +178,11 @@ def prepare_training(
         processes: number of processes that will train the run; each gets at least one batch per step.
         parallel: maps a function over chunks of text, by default with `data.num_workers` processes.
     """
+    # copy of the run folder in a storage
     mirror = None if config.training.mirror is None else RunMirror(folder, config.training.mirror)
     if mirror is not None:
         mirror.check_free()
-    adapted, choices = accumulate_for_processes(config, processes)
+    adapted, choices = accumulate_for_processes(config, processes)  # `choices`: changed settings as lines of text
     prepared = prepare_run(folder, adapted, console.log, open_parent=open_parent, parallel=parallel)
     if mirror is not None:
         mirror.publish()
@@ -186,7 +195,7 @@ def prepare_on_trial(config: Config, callback: TrainingCallback | None = None) -
     log = log_function(callback)
     with TemporaryDirectory(prefix="dragoman-") as folder:
         prepared = prepare_run(Path(folder) / "run", config, log, open_parent=open_parent)
-    log_preparation(prepared, [], log)
+    log_preparation(prepared, choices=[], log=log)
     return prepared
 
 
@@ -214,16 +223,18 @@ def resume_training(
         The outcome, or None in all but the first of several processes.
     """
     mirror = settings.get("training.mirror")
-    if mirror is None:
+    if mirror is None:  # otherwise the run may have to be copied from the mirror first
         read_spec(folder, custom_parts)  # raises a UserError if it is not a run
-    task = TrainingTask(folder, None, settings, mirror, custom_parts=tuple(custom_parts), command=command)
+    task = TrainingTask(
+        folder, config=None, changes=settings, mirror=mirror, custom_parts=tuple(custom_parts), command=command
+    )
     return _execute(task, callback, executor)
 
 
 def _execute(
     task: TrainingTask, callback: TrainingCallback | None, executor: TrainingExecutor | None
 ) -> TrainingOutcome | None:
-    """Train where the executor does; report to the callback, or by default on standard error."""
+    """Train with the executor (None: in this process); report to the callback, or by default on standard error."""
     display = Display(live=sys.stderr.isatty()) if callback is None else CallbackDisplay(callback)
     log = log_function(callback)
     return task.run(display, log) if executor is None else executor.train(task, display, log)
@@ -286,9 +297,9 @@ def _spec_builder(spec: Any) -> Callable[..., ModelSpec]:
     """Return a function that returns a model's spec (its description) for the vocabulary sizes it is called with."""
 
     def custom(vocabulary: VocabularySizes) -> ModelSpec:
-        """Custom spec."""
+        """Custom spec."""  # the description of the system
         sizes = {"source_vocab_size": vocabulary.source, "target_vocab_size": vocabulary.target}
-        sizes |= {"vocab_size": vocabulary.target}
+        sizes |= {"vocab_size": vocabulary.target}  # of a model with one vocabulary
         field_names = {field.name for field in dataclasses.fields(spec)}
         return replace(spec, **{name: size for name, size in sizes.items() if name in field_names})
 
@@ -298,10 +309,10 @@ def _spec_builder(spec: Any) -> Callable[..., ModelSpec]:
 def _custom_system(builder: Callable[..., ModelSpec]) -> System:
     """Define a system from a function that builds its spec.
 
-    All sizes are equal. Its training defaults are those of imported models, or with the recipe `textbook` (the settings
-    of a paper) those of the Transformer.
+    The sizes tiny, small, base and big do not change its hyper-parameters. Its training defaults are those of imported
+    models, or with the recipe `textbook` (the settings of a paper) those of the Transformer.
     """
-    if not inspect.getdoc(builder):
+    if not inspect.getdoc(builder):  # a system is described by the docstring of its function
         builder.__doc__ = "Custom system."
     return System(
         builder,

@@ -47,9 +47,10 @@ class TrainingTask:
             folder fetch it. None: that of the run, if it is resumed and has one.
         custom_system: definition of the system `config.system.name`, if it is not a built-in one.
         custom_parts: classes of custom parts.
-        command: beginning of a command that trains this run, for the message about resuming.
+        command: beginning of a command that trains this run, for the message that says how to resume it.
         resume_if_exists: continue a run that exists already, instead of raising a UserError.
-        num_processes: of the training, if not all of them are there yet: a step of a new run has a batch for each.
+        num_processes: number of processes that will train; each gets a batch in every step of a new run. It may exceed
+            the number that has been started, as a cluster can add machines.
     """
 
     folder: Path
@@ -75,22 +76,22 @@ class TrainingTask:
         Returns:
             The outcome, or None in all but the first of several processes (rank 0).
         """
-        processes = ProcessGroup.join()
+        processes = ProcessGroup.join()  # all processes of the training; rank 0 is the first
         with processes.report_lost_process(
             lambda: f"another process ended while {self.folder} was prepared: see its message, and start again"
         ):
-            resumed_config = processes.on_first_rank(lambda: self._open(processes, log))
+            resumed_config = processes.on_first_rank(lambda: self._open(processes, log))  # None for a new run
             config = resumed_config or self.config
-            mirror = self._copy_at(config.training.mirror if config else None)
+            mirror = self._mirror_at(config.training.mirror if config else None)
             if mirror is not None:
-                processes.wait_for_all(mirror.fetch)
+                processes.wait_for_all(mirror.fetch)  # to machines that do not have the run folder
         recorder = RecordingDisplay(display, self.folder)
         trainer = Trainer(
             self.folder,
-            SilentDisplay() if processes.rank else recorder,
-            resumed_config,
-            processes,
-            self.custom_parts,
+            SilentDisplay() if processes.rank else recorder,  # only the first process reports
+            config=resumed_config,
+            processes=processes,
+            custom_parts=self.custom_parts,
             mirror=mirror,
             stop_requested=stop_requested,
         )
@@ -110,19 +111,22 @@ class TrainingTask:
             mirror.publish()
         return outcome
 
-    def _copy_at(self, location: str | None) -> RunMirror | None:
-        """Return the copy of the run folder at a location, if there is one."""
+    def _mirror_at(self, location: str | None) -> RunMirror | None:
+        """Return the copy (mirror) of the run folder at a path or URL, which need not exist yet; None without one."""
         return None if location is None else RunMirror(self.folder, location)
 
     def _open(self, processes: ProcessGroup, log: Log) -> Config | None:
-        """On the first process: prepare a new run, or return the configuration of one that is resumed."""
+        """On the first process: prepare a new run and return None, or return the configuration of a resumed one.
+
+        A resumed run is first brought to the same state as its mirror, whichever has the later checkpoint.
+        """
         is_here, location, changes = is_run_folder(self.folder), self.mirror, self.changes
-        if location is not None:
+        if location is not None:  # the run remembers its mirror
             changes = {"training.mirror": location, **changes}
         elif is_here:
             location = configuration.from_yaml(self.folder / CONFIG_FILE).training.mirror
-        mirror = self._copy_at(location)
-        copied = mirror is not None and mirror.manifest() is not None
+        mirror = self._mirror_at(location)
+        copied = mirror is not None and mirror.manifest() is not None  # the mirror holds a run
         if self.config is not None and not (self.resume_if_exists and (copied or is_here)):
             self._prepare(self.config, mirror, processes, log)
             return None
@@ -132,14 +136,14 @@ class TrainingTask:
         if not changes:
             return configuration.from_yaml(self.folder / CONFIG_FILE)
         config = change_resumed_run(self.folder, changes)
-        if (changed := self._copy_at(config.training.mirror)) is not None:
-            changed.publish()  # before the others fetch it
+        if (mirror := self._mirror_at(config.training.mirror)) is not None:
+            mirror.publish()  # the changed configuration, which the other processes then fetch
         return config
 
     def _prepare(self, config: Config, mirror: RunMirror | None, processes: ProcessGroup, log: Log) -> None:
-        """Prepare the run folder (tokenizers, data, configuration), and copy it."""
+        """Prepare the run folder (tokenizers, data, configuration), and copy it to the mirror if there is one."""
         if mirror is not None:
-            mirror.check_free()
+            mirror.check_free()  # raises a UserError if it holds a run already
         adapted, choices = accumulate_for_processes(config, max(self.num_processes, processes.world_size))
         with temporarily_registered(config.system.name, self.custom_system):
             prepared = prepare_run(self.folder, adapted, log, self.custom_parts, open_parent=open_parent)
@@ -149,7 +153,10 @@ class TrainingTask:
 
 
 def log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:
-    """Log the data statistics, examples, model size and the settings chosen automatically (`choices` and the run's)."""
+    """Log data statistics, examples, model size, and the settings chosen automatically.
+
+    The last are those of the prepared run after `choices`, lines of text about those chosen before its preparation.
+    """
     log("")
     for line in prepared.preflight.lines():
         log(line)
@@ -163,7 +170,7 @@ def log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable
     size = f" ({system.size})" if system.size else ""
     parameters, objective = prepared.parameters, prepared.config.objective.name
     log(f"{system.name}{size}, {parameters.total:,} parameters, objective {objective}")
-    if parameters.trained < parameters.total:
+    if parameters.trained < parameters.total:  # some are frozen
         log(f"{parameters}")
     log("automatic settings:")
     for choice in (*choices, *prepared.choices):

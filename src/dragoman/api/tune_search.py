@@ -54,8 +54,8 @@ def tune_search(
 
 
 def validation_store(run: Run) -> TokenStore:
-    """Return the tokenized validation pairs of a run; a UserError if it has none, as an imported one."""
-    folder = run.member_folders[0] / "data" / "valid"
+    """Return the tokenized validation pairs of a run; raise a UserError if it has none, such as an imported model."""
+    folder = run.member_folders[0] / "data" / "valid"  # of an ensemble: those of its first run
     if not folder.exists():
         raise UserError(f"{run.folder} has no validation set: name files with --source and --reference")
     return TokenStore(folder)

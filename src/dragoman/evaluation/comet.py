@@ -19,7 +19,7 @@ CHECKPOINT = Path("checkpoints", "model.ckpt")  # in the folder of a model
 
 
 def comet(hypotheses: Sequence[str], references: References, sources: Sequence[str], *, model: str = "") -> MetricScore:
-    """COMET in percent: the mean of the model's scores, which are 0 to 1 for models since 2022.
+    """COMET: 100 times the mean of the model's scores, which are from 0 to 1 for models since 2022.
 
     `model` is the folder or checkpoint of a model; empty means wmt22-comet-da in Hugging Face's cache.
     """

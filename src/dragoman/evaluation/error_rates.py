@@ -56,7 +56,7 @@ def span_f1(hypotheses: Sequence[str], references: References) -> MetricScore:
     """F₁ of the spans that B and I tags mark ("O B I O"), in %: a span counts if its label and both ends are right.
 
     As in the CoNLL shared tasks (Tjong Kim Sang and De Meulder 2003): F₁ = 2 · right / (predicted + gold spans). A tag
-    may carry a label ("B-PER"); an I that continues nothing begins a span.
+    may carry a label ("B-PER"); an I that continues no span of its label begins one.
     """
     return _f1("span F1", unit="spans", counts=span_f1_counts(hypotheses, references))
 
@@ -110,22 +110,22 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """
     if a == b:
         return 0
-    if not a:
+    if not a:  # there is no last row below
         return len(b)
     positions: dict[Hashable, int] = {}  # symbol → bit set of its positions in a
     for i, symbol in enumerate(a):
         positions[symbol] = positions.get(symbol, 0) | 1 << i
-    column, last = (1 << len(a)) - 1, 1 << (len(a) - 1)  # all bits of a column, and that of its last row
+    all_rows, last_row = (1 << len(a)) - 1, 1 << (len(a) - 1)  # all bits of a column, and that of its last row
     # bit sets of the rows i with D(i, j) − D(i−1, j) = +1 and −1
-    plus, minus, distance = column, 0, len(a)  # column 0: D(i, 0) = i, every step down adds 1
+    plus, minus, distance = all_rows, 0, len(a)  # column 0: D(i, 0) = i, every step down adds 1
     for symbol in b:
-        same = positions.get(symbol, 0)
+        matches = positions.get(symbol, 0)  # rows i with aᵢ = bⱼ
         # bit i: D(i, j) = D(i−1, j−1). The addition carries a match down through the run of +1 steps below it.
-        diagonal = (((same & plus) + plus) ^ plus) | same | minus
+        diagonal = (((matches & plus) + plus) ^ plus) | matches | minus
         right_plus, right_minus = minus | ~(diagonal | plus), plus & diagonal  # D(i, j) − D(i, j−1)
-        distance += bool(right_plus & last) - bool(right_minus & last)
+        distance += bool(right_plus & last_row) - bool(right_minus & last_row)
         right_plus, right_minus = right_plus << 1 | 1, right_minus << 1  # row 0: D(0, j) = j
-        plus, minus = (right_minus | ~(diagonal | right_plus)) & column, right_plus & diagonal & column
+        plus, minus = (right_minus | ~(diagonal | right_plus)) & all_rows, right_plus & diagonal & all_rows
     return distance
 
 
@@ -136,7 +136,10 @@ def exact_match_counts(hypotheses: Sequence[str], references: References) -> Cou
 
 
 def mismatch_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return the number of positions with a wrong token, and the length of the longer text."""
+    """For each hypothesis, return the number of wrong, missing and surplus tokens, and the length of the longer text.
+
+    Tokens are compared position by position, with the closest reference.
+    """
 
     def mismatches(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
         """Return the number of wrong, missing and surplus tokens, and the length of the longer text."""
@@ -164,7 +167,7 @@ def character_edit_counts(hypotheses: Sequence[str], references: References) -> 
 
 
 def span_f1_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return 2 · right spans, and the number of predicted and gold spans."""
+    """For each hypothesis, return 2 · right spans, and the sum of predicted and gold ones; F₁ is their ratio."""
     return _f1_counts(hypotheses, references, _tagged_spans)
 
 
@@ -196,6 +199,7 @@ def _f1_counts(
         candidates = []  # (2 · matches, items of both) for each reference
         for gold in map(count_items, its_references):
             candidates.append((2 * (predicted & gold).total(), (predicted + gold).total()))
+        # the highest F₁; without items in both texts it is 0
         counts.append(max(candidates, key=lambda candidate: candidate[0] / max(candidate[1], 1)))
     return counts
 
@@ -203,10 +207,10 @@ def _f1_counts(
 def _tagged_spans(tags: str) -> Counter[Hashable]:
     """Count the spans of a sequence of BIO tags ("O B-PER I-PER"): (label, first position, position after the last)."""
     spans: Counter[Hashable] = Counter()
-    label: str | None = None  # of the open span
-    start = 0
-    for position, tag in enumerate([*tags.split(), "O"]):
-        prefix, _, tag_label = tag.partition("-")
+    label: str | None = None  # of the span that has begun and not ended; None if there is none
+    start = 0  # its first position
+    for position, tag in enumerate([*tags.split(), "O"]):  # the last tag ends the last span
+        prefix, _, tag_label = tag.partition("-")  # B or I, and the label, which is empty without a hyphen
         continues = prefix == "I" and label == tag_label
         if label is not None and not continues:
             spans[label, start, position] += 1
@@ -222,8 +226,8 @@ def _constituents(text: str) -> Counter[Hashable]:
     Parts of speech, which are brackets around nothing but a single word, are left out.
     """
     constituents: Counter[Hashable] = Counter()
-    open_brackets: list[tuple[str, int, int]] = []  # label, first word, number of brackets before it
-    words = brackets = 0
+    open_brackets: list[tuple[str, int, int]] = []  # label, index of the first word, number among all brackets (from 1)
+    words = brackets = 0  # numbers of words and opening brackets so far
     for token in re.findall(r"\([^()\s]*|\)|[^()\s]+", text):
         if token.startswith("("):
             brackets += 1
@@ -232,7 +236,8 @@ def _constituents(text: str) -> Counter[Hashable]:
             words += 1
         elif open_brackets:
             label, start, number = open_brackets.pop()
-            if words - start != 1 or brackets > number:  # not a part of speech: it contains other brackets
+            # unless it is a part of speech: it has several words (or none), or contains other brackets
+            if words - start != 1 or brackets > number:
                 constituents[label, start, words] += 1
     return constituents
 
@@ -252,14 +257,15 @@ def _closest_counts(
     count: Callable[[list[str], list[str]], tuple[int, int]],
     split: Callable[[str], list[str]] = str.split,
 ) -> Counts:
-    """Return (errors, length) of each hypothesis, compared with its closest reference word by word.
+    """Return (errors, length) of each hypothesis, compared with its closest reference.
 
-    `count` returns these two numbers for the words of a hypothesis and of a reference, into which `split` divides them.
+    `split` divides a text into tokens, by default into words; `count` returns the two numbers for the tokens of a
+    hypothesis and of a reference.
     """
     counts = []
     for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
-        words = split(hypothesis)
-        candidates = (count(words, split(reference)) for reference in its_references)
+        tokens = split(hypothesis)
+        candidates = (count(tokens, split(reference)) for reference in its_references)
         # the fewest errors; of equally close references the longest
         errors, negative_length = min((errors, -length) for errors, length in candidates)
         counts.append((errors, -negative_length))
@@ -273,7 +279,7 @@ def _sum_counts(counts: Counts, unit: str) -> tuple[int, int]:
     """
     errors, length = (sum(column) for column in zip(*counts))
     if not length:
-        raise UserError(f"the references have no {unit}, so an error rate cannot be computed: check the reference file")
+        raise UserError(f"the references have no {unit}, so the metric cannot be computed: check the reference file")
     return errors, length
 
 

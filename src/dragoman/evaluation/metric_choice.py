@@ -16,9 +16,9 @@ BLEU_ORDER = 4  # corpus BLEU is 0 if no sentence has this many words
 MAX_SURVEYED_TEXTS = 1000  # references and sources that the choice looks at
 MAX_SYMBOL_CHARACTERS = 2.5  # mean length of phonemes and letters; words of spaced scripts have more than 3
 MAX_CLOSED_INVENTORY = 200  # different symbols, such as actions, tags or numerals
-MIN_SYMBOL_FREQUENCY = 8  # mean, of a closed inventory; about 4 for the 3,000 words of 1,000 short sentences
-MIN_FORMAL_PUNCTUATION = 0.12  # median, of the characters, in logical forms and code; about 0.04 in sentences
-MIN_SUMMARIZED_WORDS = 30  # of a source, and at least three times as many as of its summary
+MIN_SYMBOL_FREQUENCY = 8  # mean occurrences of a symbol; about 4 for the 3,000 words of 1,000 short sentences
+MIN_FORMAL_PUNCTUATION = 0.12  # median share of punctuation in logical forms and code; about 0.04 in sentences
+MIN_SUMMARIZED_WORDS = 30  # median words of sources that are summarized
 MAX_WORD_LENGTH = 5  # median characters of single words in a script without spaces
 MAX_WORD_LENGTH_FROM_WORDS = 12  # the same if their sources are known to be single words
 
@@ -69,18 +69,21 @@ def choose_metrics(references: Sequence[str], sources: Sequence[str] = ()) -> Me
         return MetricChoice(UNSPACED_METRICS, f"the references are sentences in {language}, without spaces")
     if _most(texts, _is_short) and not _most(texts, _is_sentence):
         return MetricChoice(WORD_METRICS, f"most references have fewer than {BLEU_ORDER} words, where BLEU is 0")
-    tokens = Counter(token for text in dict.fromkeys(texts) for token in text.split())  # of different texts
+    tokens = Counter(token for text in dict.fromkeys(texts) for token in text.split())  # without repeated texts
     count = tokens.total()
-    mean_length = sum(len(token) * number for token, number in tokens.items()) / count
+    mean_length = sum(len(token) * number for token, number in tokens.items()) / count  # characters of a token
+    # a closed inventory: a few tokens that recur often, such as actions or tags; shorter ones are tested below
     is_closed = len(tokens) <= MAX_CLOSED_INVENTORY and count >= MIN_SYMBOL_FREQUENCY * len(tokens)
     if is_closed and mean_length > MAX_SYMBOL_CHARACTERS and not _most(texts, _is_sentence):
         return MetricChoice(SYMBOL_METRICS, f"the references consist of only {len(tokens)} different symbols")
     if formality := _formality(texts):
         return MetricChoice(SYMBOL_METRICS, f"{formality}: a formal language")
-    if mean_length <= MAX_SYMBOL_CHARACTERS and _language(texts) != "Korean":
+    if mean_length <= MAX_SYMBOL_CHARACTERS and _language(texts) != "Korean":  # words of Korean are as short
         reason = f"the references consist of symbols of {mean_length:.1f} characters in the mean"
-        spells_words = bool(sources) and _most(sources, _is_short)
-        return MetricChoice(PRONUNCIATION_METRICS if spells_words else SYMBOL_METRICS, reason)
+        # short sources are words, whose symbols are their phonemes
+        are_pronunciations = bool(sources) and _most(sources, _is_short)
+        return MetricChoice(PRONUNCIATION_METRICS if are_pronunciations else SYMBOL_METRICS, reason)
+    # summaries have at most a third of the words of their sources
     source_words = median(len(text.split()) for text in sources or [""])
     target_words = median(len(text.split()) for text in texts)
     if source_words >= max(MIN_SUMMARIZED_WORDS, 3 * target_words) and not _formality(sources):
@@ -96,7 +99,7 @@ def metrics_around(metric: str, choice: MetricChoice) -> tuple[str, ...]:
     of task as `metric`, such as "cer" with "exact-match".
     """
     group = choice.metrics
-    if metric not in group:
+    if metric not in group:  # the group whose first, most suitable metric it is; none for other metrics
         group = next((names for names in METRIC_GROUPS if names[0] == metric), ())
     return tuple(dict.fromkeys((metric, *group)))
 
@@ -105,7 +108,7 @@ def error_rate_for(references: Sequence[str]) -> str:
     """Return the error rate that suits references: `ser` of symbols, or `cer` of characters in single words."""
     texts = _sample(references)
     are_words = _most(texts, _is_short) and not _most(texts, _is_sentence)
-    return "cer" if are_words or unspaced_language(texts) else "ser"
+    return "cer" if are_words or unspaced_language(texts) else "ser"  # without spaces, symbols cannot be separated
 
 
 def choose_bleu_tokenizer(references: Sequence[str]) -> BleuTokenizerChoice:
@@ -155,9 +158,9 @@ def _language(texts: Sequence[str]) -> str:
 
     It is empty if most letters belong to other scripts. Chinese characters with some kana are Japanese.
     """
-    shares = script_shares(Counter("".join(texts)))
+    shares = script_shares(Counter("".join(texts)))  # script → share of the letters
     kana_share = shares.get("Hiragana", 0.0) + shares.get("Katakana", 0.0)
-    language_shares: dict[str, float] = {}  # of the letters
+    language_shares: dict[str, float] = {}  # language, or else script → share of the letters
     for script, share in shares.items():
         if script in UNSPACED_SCRIPTS or script in SCRIPT_LANGUAGES:
             language = SCRIPT_LANGUAGES.get(script, script)
@@ -193,6 +196,7 @@ def _punctuation_share(text: str) -> float:
     Tone letters and other modifiers (Unicode category Sk) are none: they belong to phonetic transcriptions.
     """
     categories = [unicodedata.category(character) for character in text if not character.isspace()]
+    # Unicode categories P (punctuation) and S (symbols)
     return sum(category[0] in "PS" and category != "Sk" for category in categories) / max(1, len(categories))
 
 

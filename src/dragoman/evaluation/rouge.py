@@ -46,16 +46,19 @@ def rouge_by_sentence(
     """
     lists = reference_lists(hypotheses, references)
     ascii_only = stem or all(reference.isascii() for its_references in lists for reference in its_references)
-    words_of = _stemming_tokenizer() if stem else _ascii_words if ascii_only else unicode_words
+    tokenize = _stemming_tokenizer() if stem else _ascii_words if ascii_only else unicode_words
     scores = []
     for its_references, hypothesis in zip(lists, hypotheses):
-        words = words_of(hypothesis)
-        scores.append(100 * max(_f1(words, words_of(reference), kind) for reference in its_references))
+        words = tokenize(hypothesis)
+        scores.append(100 * max(_f1(words, tokenize(reference), kind) for reference in its_references))
     return scores, "default" if ascii_only else "unicode"
 
 
 def _f1(hypothesis: Words, reference: Words, kind: str) -> float:
-    """Return the F₁ of what the words of a hypothesis and of a reference share; 0 if one of them has nothing."""
+    """Return the F₁ (0 to 1) of two texts, given as words: of shared words, word pairs, or the words of the LCS.
+
+    `kind` is rouge1, rouge2 or rougeL (longest common subsequence).
+    """
     if kind == "rougeL":
         shared, total = common_subsequence_length(hypothesis, reference), len(hypothesis) + len(reference)
     else:
@@ -71,7 +74,7 @@ def common_subsequence_length(first: Words, second: Words) -> int:
     Bit i of `row` is 0 if a common subsequence of first[:i + 1] and the words of `second` so far is longer than that of
     first[:i].
     """
-    positions: dict[str, int] = {}
+    positions: dict[str, int] = {}  # word → bit set of its positions in `first`
     for index, word in enumerate(first):
         positions[word] = positions.get(word, 0) | 1 << index
     row = all_ones = (1 << len(first)) - 1
@@ -103,5 +106,6 @@ def _stemming_tokenizer() -> Callable[[str], Words]:
 
 def lead_sentences(texts: Sequence[str]) -> list[str]:
     """Return the first sentence of each text: the usual baseline of summarization."""
-    splits = [split_sentences(text, count_tokens=len, max_tokens=len(text)) for text in texts]  # at any length
+    # the limit, in characters, is the length of the text, so that no sentence is cut
+    splits = [split_sentences(text, count_tokens=len, max_tokens=len(text)) for text in texts]
     return [split.sentences[0] if split.sentences else "" for split in splits]

@@ -17,7 +17,7 @@ from dragoman.evaluation.text_metrics import Floats, SentenceStatistics, text_me
 NUM_RESAMPLES = 10_000  # enough for p < 0.05 after a Holm correction for hundreds of comparisons
 BOOTSTRAP_SEED = 12345  # sacreBLEU's default, so that both draw the same resamples
 NUM_PAIRED_SAMPLES = 1000  # of one paired test
-MAX_DRAWS_IN_MEMORY = 2**22  # sentence numbers
+MAX_DRAWS_IN_MEMORY = 2**22  # random numbers, one for each sentence of each resample, that are drawn at a time
 ROUNDING_ERROR = 1e-9  # of scores between 0 and 100
 
 
@@ -81,7 +81,7 @@ def paired_test(
         baseline_scores = resample_scores([baseline_statistics], samples)
         system_scores = resample_scores([system_statistics], samples)
         difference, p_value = contrast_test([system_scores, baseline_scores], weights=[1.0, -1.0])
-        if method == "randomization" and difference:
+        if method == "randomization" and difference:  # without a difference, p = 1 by both tests
             p_value = _randomization_p_value(baseline_statistics, system_statistics, samples)
         results.append(
             PairedTestResult(
@@ -100,7 +100,7 @@ def paired_test(
 
 
 def _interval(scores: Floats) -> tuple[float, float]:
-    """Return the bounds of the central 95 % of bootstrap scores."""
+    """Return the bounds of the central 95 % of the scores of bootstrap resamples: a percentile interval."""
     low, high = np.percentile(scores, [2.5, 97.5])
     return float(low), float(high)
 
@@ -111,6 +111,7 @@ def _randomization_p_value(baseline: SentenceStatistics, system: SentenceStatist
     A trial swaps baseline and system in each sentence with probability ½. In c trials the scores differ by at least as
     much as those of the actual outputs.
     """
+    # `table` has a row of statistics for each sentence, whose sum over sentences determines the corpus score
     score, sentences = baseline.corpus_score, len(baseline.table)
     total = baseline.table.sum(0) + system.table.sum(0)
     observed = abs(score(system.table.sum(0)) - score(baseline.table.sum(0)))
@@ -118,6 +119,7 @@ def _randomization_p_value(baseline: SentenceStatistics, system: SentenceStatist
     extreme_trials = 0
     chunk = max(1, MAX_DRAWS_IN_MEMORY // sentences)  # trials at a time
     for start in range(0, trials, chunk):
+        # whether each trial swaps each sentence: trials, sentences
         swapped = generator.integers(2, size=(min(chunk, trials - start), sentences), dtype=bool)
         # summed statistics of one of the two shuffled systems: trials, statistics; the other one has the rest
         shuffled = swapped @ baseline.table + ~swapped @ system.table
@@ -180,14 +182,15 @@ def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: i
     by_sentence = np.stack([statistics.table for statistics in outputs], 1)  # sentences, seeds, statistics
     count = len(by_sentence)
     generator = np.random.default_rng(seed)
-    resampled = np.empty((len(outputs), samples))
-    chunk = max(1, MAX_DRAWS_IN_MEMORY // count)
+    resampled = np.empty((len(outputs), samples))  # seeds, resamples
+    chunk = max(1, MAX_DRAWS_IN_MEMORY // count)  # resamples at a time
     for start in range(0, samples, chunk):
         drawn = generator.choice(count, size=(min(chunk, samples - start), count), replace=True)
+        # how often each resample contains each sentence: resamples, sentences. All resamples are counted at once,
+        # each with numbers of its own for the sentences
         offsets = count * np.arange(len(drawn))[:, None]
-        # how often each resample contains each sentence: resamples, sentences
-        times = np.bincount((drawn + offsets).ravel(), minlength=drawn.size).reshape(drawn.shape)
-        totals = np.tensordot(times.astype(np.float64), by_sentence, axes=1)  # resamples, seeds, statistics
+        frequencies = np.bincount((drawn + offsets).ravel(), minlength=drawn.size).reshape(drawn.shape)
+        totals = np.tensordot(frequencies.astype(np.float64), by_sentence, axes=1)  # resamples, seeds, statistics
         for number, seed_totals in enumerate(totals):
             resampled[:, start + number] = [score(total) for total in seed_totals]
     full_scores = np.array([score(total) for total in by_sentence.sum(0)])
@@ -217,7 +220,7 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     observed = float(sum(weight * system.scores.mean() for weight, system in zip(weights, systems)))
     resampled = sum(weight * system.samples.mean(0) for weight, system in zip(weights, systems))
     assert isinstance(resampled, np.ndarray)
-    min_p_value = 1 / (len(resampled) + 1)
+    min_p_value = 1 / (len(resampled) + 1)  # the smallest that this number of resamples can show
     if abs(observed) < ROUNDING_ERROR:
         return 0.0, 1.0
     if seeds == {1}:
@@ -227,11 +230,11 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     between_seeds = [weight**2 * float(system.scores.var(ddof=1)) / n for weight, system in zip(weights, systems)]
     over_sentences = float(resampled.var(ddof=1))
     variance = over_sentences + sum(between_seeds)
-    if not variance:
+    if not variance:  # all resamples and seeds agree
         return observed, min_p_value
     # degrees of freedom (Welch–Satterthwaite): V² / Σ Vᵢ²/νᵢ
-    inverse = over_sentences**2 / max(1, systems[0].sentences - 1) + sum(v**2 for v in between_seeds) / (n - 1)
-    freedom = variance**2 / inverse
+    denominator = over_sentences**2 / max(1, systems[0].sentences - 1) + sum(v**2 for v in between_seeds) / (n - 1)
+    freedom = variance**2 / denominator
     return observed, max(min_p_value, student_t_p_value(observed / math.sqrt(variance), freedom))
 
 
@@ -241,7 +244,7 @@ def student_t_p_value(t: float, freedom: float) -> float:
     With t = √ν tan θ the density of t becomes c cosᵛ⁻¹ θ, c = Γ((ν+1)/2) / (√π Γ(ν/2)). The tail is integrated by
     Gauss–Legendre quadrature.
     """
-    start = math.atan(abs(t) / math.sqrt(freedom))
+    start = math.atan(abs(t) / math.sqrt(freedom))  # θ of t, where the tail begins
     log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
     # the density falls by exp(−40) within √(80/ν) of θ = 0: the rest is negligible
     end = max(start, min(math.pi / 2, math.sqrt(80 / freedom))) if freedom > 80 else math.pi / 2

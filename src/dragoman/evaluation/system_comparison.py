@@ -22,7 +22,7 @@ from dragoman.evaluation.table import MeanStd
 from dragoman.evaluation.text_metrics import bleu, score_by_length, text_metric
 
 MIN_LONG_SENTENCE_WORDS = 13  # of the source
-LENGTH_BUCKET_EDGES = (4, 8, 12, 16, 20)  # words of the source
+LENGTH_BUCKET_EDGES = (4, 8, 12, 16, 20)  # largest number of source words of each group, but for the last
 SIGNIFICANCE_LEVEL = 0.05  # after Holm's correction
 MIN_LONG_SENTENCE_COUNT = 30  # fewer do not support a claim about long sentences
 MIN_RATIO_TO_SHUFFLED_BLEU = 2.0  # of a system that has learned to translate
@@ -34,7 +34,7 @@ class RunResult:
 
     system: str
     seed: int
-    year: int
+    year: int  # in which the system was published
     attention: bool  # whether the model attends to tokens, rather than to one state of fixed size
     parameters: int
     steps: int
@@ -73,6 +73,7 @@ class SystemResult:
         self.runs, self.sources, self.references = list(runs), sources, references
         self.metrics = {name: text_metric(name) for name in metrics}
         self.name, self.year, self.attention = runs[0].system, runs[0].year, runs[0].attention
+        # sentences whose source has at least MIN_LONG_SENTENCE_WORDS words
         self.long_indices = [i for i, source in enumerate(sources) if len(source.split()) >= MIN_LONG_SENTENCE_WORDS]
 
     @cached_property
@@ -82,7 +83,7 @@ class SystemResult:
 
     @cached_property
     def scores(self) -> list[float]:
-        """The first metric on the test set, for each seed."""
+        """Score of each seed on the test set, by the first metric, which is that of the significance tests."""
         return self._score(next(iter(self.metrics)))
 
     def _score(self, metric: str, indices: Sequence[int] | None = None) -> list[float]:
@@ -96,7 +97,8 @@ class SystemResult:
     def learned(self) -> list[bool]:
         """For each seed, whether the system has learned to translate.
 
-        Its BLEU must be at least 1, and well above that of translations that do not depend on their sources.
+        Its BLEU must be at least 1, and MIN_RATIO_TO_SHUFFLED_BLEU times that against the references of other
+        sentences, which translations that do not depend on their sources reach, too.
         """
         return [
             score >= 1 and score >= MIN_RATIO_TO_SHUFFLED_BLEU * shuffled_bleu(run.texts, self.references)
@@ -104,12 +106,18 @@ class SystemResult:
         ]
 
     def long_texts(self) -> tuple[list[list[str]], list[str]]:
-        """Return the translations of long sentences, a list for each seed, and the references of these sentences."""
+        """Return the translations of long sentences, a list for each seed, and the references of these sentences.
+
+        A sentence is long if its source has at least MIN_LONG_SENTENCE_WORDS words.
+        """
         texts = [[run.texts[i] for i in self.long_indices] for run in self.runs]
         return texts, [self.references[i] for i in self.long_indices]
 
     def quality(self) -> dict[str, object]:
-        """Return a row of the table of quality: mean and deviation over seeds by column name."""
+        """Return a row of the table of quality: by column name, the mean and standard deviation over seeds.
+
+        The first metric has another column for long sentences.
+        """
         first = next(iter(self.metrics))
         columns: dict[str, object] = {}
         for name in self.metrics:
@@ -211,8 +219,9 @@ class SystemComparison:
     ) -> None:
         """Group the results, one for each system and seed, by system.
 
-        `budget` describes the training budget; `machine_dependent`: it is time, so that results depend on the machine.
-        `samples` is the number of bootstrap resamples of the significance tests.
+        `sources` and `references` are the test set. `budget` describes the training budget; `machine_dependent`: it is
+        time, so that results depend on the machine. `samples` is the number of bootstrap resamples of the significance
+        tests, which use the first of the `metrics`.
         """
         names = dict.fromkeys(run.system for run in results)
         self.metric, self.metric_name = metrics[0], metric_label(metrics[0])
@@ -226,6 +235,7 @@ class SystemComparison:
     @cached_property
     def learned(self) -> list[SystemResult]:
         """The systems that have learned to translate with at least one seed, without ensembles of seeds."""
+        # an ensemble has one run in place of one for each seed
         return [system for system in self.systems if any(system.learned) and len(system.runs) == len(self.seeds)]
 
     @cached_property
@@ -248,7 +258,7 @@ class SystemComparison:
         adjusted = holm_correction([p for *_, p in tests])
         differences = []
         for (first_name, second_name, metric, difference, p), adjusted_p in zip(tests, adjusted):
-            first_is_better = (difference >= 0) == self.higher_is_better
+            first_is_better = (difference >= 0) == self.higher_is_better  # difference: first − second
             differences.append(
                 TestedDifference(
                     better=first_name if first_is_better else second_name,
@@ -264,7 +274,8 @@ class SystemComparison:
     def _attention_contrast(self) -> tuple[float, float] | None:
         """Test the mean score of the systems with attention minus that of the others on long sentences.
 
-        Return the difference and its p-value; None if all systems are of one kind, or too few sentences are long.
+        Return the difference and its p-value; None if all systems are of one kind, or fewer than
+        MIN_LONG_SENTENCE_COUNT sentences are long.
         """
         attention = [system.attention for system in self.learned]
         if len(set(attention)) < 2 or len(self.learned[0].long_indices) < MIN_LONG_SENTENCE_COUNT:
@@ -294,6 +305,7 @@ class SystemComparison:
     @property
     def signature(self) -> str:
         """The signature of the first metric."""
+        # it does not depend on the hypotheses, for which the references stand in
         return text_metric(self.metric)(self.references, self.references).signature
 
     @property
@@ -309,10 +321,10 @@ class SystemComparison:
         findings += self._about_not_learned()
         if len(self.learned) > 1:  # systems that have learned to translate
             findings.append(self._about_best())
-        # True: systems with attention, False: without
-        kinds = {system.attention for system in self.systems}
+        kinds = {system.attention for system in self.systems}  # True: with attention, False: without
         learned_kinds = {system.attention for system in self.learned}
-        if any(test.metric != self.metric_name for test in self.differences):  # the test of attention has its own
+        # only the test of attention has another metric than the others: that on long sentences
+        if any(test.metric != self.metric_name for test in self.differences):
             findings.append(self._about_attention())
         elif len(kinds) == 2 and len(learned_kinds) == 1:
             findings.append("Attention is not compared: only systems of one kind have learned to translate.")
@@ -345,9 +357,9 @@ class SystemComparison:
 
     def _about_best(self) -> str:
         """Name the best system, those it beats, and those that are not significantly different."""
-        sign = 1 if self.higher_is_better else -1
+        sign = 1 if self.higher_is_better else -1  # negative differences in error rates are improvements
         best = max(self.learned, key=lambda system: sign * fmean(system.scores))
-        worse, similar = [], []
+        worse, similar = [], []  # names of systems, with difference and p-value
         for test in self.differences:
             if test.metric == self.metric_name and best.name in (test.better, test.worse):
                 p = format_p_value(test.adjusted_p_value)
@@ -395,7 +407,7 @@ class SystemComparison:
 
 def metric_label(name: str) -> str:
     """Return the title of a metric in tables: "BLEU", "BLEU (char)" for bleu=char, "exact match %" for rates."""
-    metric, variant = text_metric(name), name.partition("=")[2]
+    metric, variant = text_metric(name), name.partition("=")[2]  # "char" of "bleu=char", else empty
     return " ".join(filter(None, [metric.title, f"({variant})" if variant else "", metric.unit]))
 
 
@@ -404,6 +416,7 @@ def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
 
     It is the mean over three rotations of the outputs, by a quarter, a half and three quarters of their number.
     """
+    # sentences by which the outputs are rotated; a single sentence stays in place
     shifts = sorted({max(1, len(texts) * quarters // 4) for quarters in (1, 2, 3)}) if len(texts) > 1 else [0]
     return fmean(bleu([*texts[shift:], *texts[:shift]], references, tokenize="auto").value for shift in shifts)
 

@@ -123,18 +123,19 @@ def _latex(text: str) -> str:
 
 
 def _format_column(column: Sequence[object], markdown: bool) -> list[str]:
-    """Format the values of a table column in one style, which follows from its largest number.
+    """Format the values of a table column, all numbers in one format, which depends on the largest of them.
 
-    None is a dash, True and False are yes and no. With `markdown`, texts are escaped for a Markdown table.
+    None is a dash, True and False are yes and no, and scores have their own number of decimals. With `markdown`, texts
+    are escaped for a Markdown table.
     """
-    sizes = [abs(float(value)) for value in column if isinstance(value, Real) and math.isfinite(value)]
-    largest = max(sizes, default=0.0)
-    style = ".4f" if 0 < largest <= 1 else ".2f"  # fractions and p-values; scores
+    magnitudes = [abs(float(value)) for value in column if isinstance(value, Real) and math.isfinite(value)]
+    largest = max(magnitudes, default=0.0)
+    number_format = ".4f" if 0 < largest <= 1 else ".2f"  # fractions and p-values; scores
     if largest >= 1e7 or 0 < largest < 5e-4:  # such as FLOPs and learning rates
-        style = ".2e"
+        number_format = ".2e"
 
     def format_value(value: object) -> str:
-        """Format one value; integers are exact, other numbers in the style of the column."""
+        """Format one value; integers have all digits, other numbers the format of the column."""
         if value is None:
             return "-"
         if isinstance(value, bool):
@@ -143,12 +144,12 @@ def _format_column(column: Sequence[object], markdown: bool) -> list[str]:
             return value.formatted
         if isinstance(value, Integral):
             return f"{int(value):,}"
-        return f"{float(value):{style}}" if isinstance(value, Real) else _one_line(str(value), markdown)
+        return f"{float(value):{number_format}}" if isinstance(value, Real) else _one_line(str(value), markdown)
 
     return [format_value(value) for value in column]
 
 
 def _one_line(text: str, markdown: bool) -> str:
-    """Join the lines of a text; in Markdown, escape the column separator."""
+    """Write a text in one line; with `markdown`, escape the character |, which separates columns."""
     text = " ".join(text.splitlines())
     return text.replace("|", "\\|") if markdown else text

@@ -91,15 +91,16 @@ def _bleu_metric(
         tokenize = choose_bleu_tokenizer(first_references(references)).tokenizer
     if tokenize not in BLEU.TOKENIZERS:
         raise unknown_name("BLEU tokenizer", tokenize, [*BLEU.TOKENIZERS, "auto"])
-    if tokenize in SPM_MODELS:
-        model = Path(SACREBLEU_DIR) / "models" / SPM_MODELS[tokenize]["url"].rpartition("/")[2]
+    if tokenize in SPM_MODELS:  # tokenizers that are SentencePiece models
+        file_name = SPM_MODELS[tokenize]["url"].rpartition("/")[2]
+        model = Path(SACREBLEU_DIR) / "models" / file_name
         if not model.exists():
             raise UserError(
                 f"the BLEU tokenizer {tokenize} needs a SentencePiece model, which is not in {model.parent}: download "
                 f"it once with: python -c \"import sacrebleu; sacrebleu.BLEU(tokenize='{tokenize}')\""
             )
     try:
-        # `force` silences the warning about tokenized text when the user says that it is tokenized
+        # sacreBLEU warns if hypotheses look tokenized, unless `force`; "none" says that they are
         force = tokenize == "none" or not warn_if_tokenized
         return BLEU(lowercase, force=force, tokenize=tokenize, effective_order=effective_order)
     except (ImportError, RuntimeError) as error:  # a tokenizer that needs another package
@@ -150,7 +151,7 @@ def reference_streams(hypotheses: Sequence[str], references: References) -> list
 
 
 def first_references(references: References) -> list[str]:
-    """Return the first reference of each sentence."""
+    """Return the first reference of each sentence; sentences with an empty text or list are left out."""
     return [text if isinstance(text, str) else text[0] for text in references if text]
 
 
@@ -185,7 +186,7 @@ class TextMetric:
     Both functions take the hypotheses, the references and, if needed, the sources.
 
     Attributes:
-        title, unit, better: those of its scores.
+        title, unit, better: name, unit and direction of its scores, as in `MetricScore`.
         meaning: what the score is, as a phrase.
         function: returns the score of a corpus.
         statistics: returns the statistics of each sentence, which significance tests resample.
@@ -227,7 +228,10 @@ class TextMetric:
 
 
 def _sacrebleu_statistics(name: str, **options: Any) -> Callable[..., SentenceStatistics]:
-    """Return a function that computes the sentence statistics of a metric: sacreBLEU's class `name` with `options`."""
+    """Return a function that computes the sentence statistics of a metric of sacreBLEU.
+
+    `name` is that of its class, such as "CHRF", and `options` are the arguments of its constructor.
+    """
 
     def statistics(hypotheses: Sequence[str], references: References) -> SentenceStatistics:
         """Return sacreBLEU's statistics of each sentence, and the function from their sum to the score."""
@@ -255,7 +259,7 @@ def _rate_statistics(counts: EditCounts, complement: bool = False) -> Callable[.
 
     def rate(sums: Floats) -> float:
         """Return the rate, or its complement, from the sums of counts and lengths."""
-        percent = 100 * float(sums[0] / max(sums[1], 1))
+        percent = 100 * float(sums[0] / max(sums[1], 1))  # a resample may consist of empty texts
         return 100 - percent if complement else percent
 
     return lambda hypotheses, references: SentenceStatistics(
@@ -292,7 +296,7 @@ def _bleu_text_metric(tokenize: str = "auto") -> TextMetric:
 
 def _rouge_metric(title: str, stem: bool = False) -> TextMetric:
     """Return a ROUGE metric: ROUGE-1, ROUGE-2 or ROUGE-L (`title`), of words or, with `stem`, of English stems."""
-    kind = {name: kind for kind, name in ROUGE_NAMES.items()}[title]  # rouge1, rouge2 or rougeL
+    kind = {name: kind for kind, name in ROUGE_NAMES.items()}[title]  # "rouge1", "rouge2" or "rougeL"
     shared_items = {"rouge1": "words", "rouge2": "word pairs", "rougeL": "words in the same order"}[kind]
     return TextMetric(
         title,
@@ -328,7 +332,7 @@ def _error_rate(unit: str, function: Callable[..., MetricScore], counts: EditCou
 
 
 def _chrf_metric(word_order: int) -> TextMetric:
-    """Return chrF, or chrF++ for `word_order` 2."""
+    """Return chrF, or chrF++ for `word_order` 2, the longest word n-grams that it counts."""
     words = " and of words and word pairs" if word_order else ""
     return TextMetric(
         "chrF" + "+" * word_order,

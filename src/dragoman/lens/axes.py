@@ -22,12 +22,13 @@ def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
         low, high = min(0.0, low), max(0.0, high)
     if high - low < 1e-300:  # both are 0
         high = 1.0
+    # of the steps that suit an axis, the smallest that needs no more than `max_steps`
     power = 10.0 ** math.floor(math.log10((high - low) / max_steps))
     for step in (factor * power for factor in (1, 2, 5, 10, 20)):
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
         if last - first <= max_steps:
             break
-    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]  # rounded: 3 · 0.1 is 0.30000000000000004
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -41,7 +42,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     stride = max(1, (last - first) // 5)  # about five powers of ten
     ticks = [factor * 10.0**power for power in range(first, last + stride + 1, stride) for factor in factors]
     begin = max(i for i, tick in enumerate(ticks) if tick <= low)
-    end = min(i for i, tick in enumerate(ticks) if tick >= high and i > begin)
+    end = min(i for i, tick in enumerate(ticks) if tick >= high and i > begin)  # an axis has at least two ticks
     return ticks[begin : end + 1]
 
 
@@ -69,7 +70,7 @@ def format_number(value: float) -> str:
 
 def downsample(points: Points, max_points: int = MAX_POINTS) -> Points:
     """Replace groups of neighboring points (x, y) by their means, so that at most `max_points` remain."""
-    group_size = -(-len(points) // max_points)
+    group_size = math.ceil(len(points) / max_points)
     if group_size <= 1:
         return points
     groups = [points[i : i + group_size] for i in range(0, len(points), group_size)]

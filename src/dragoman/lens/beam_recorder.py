@@ -20,7 +20,10 @@ from dragoman.search.search_config import DecodingRun
 def recorded_search(
     run: DecodingRun, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> tuple[Hypothesis, BeamTree]:
-    """Decode one source (1 S) of `lengths` (1); return the best hypothesis and the tree of all that were considered."""
+    """Decode one source (1 S) of `lengths` (1); return the best hypothesis and the tree of all that were considered.
+
+    `search` is beam search or sampling; `constraints` are prefixes, words to include, and the like.
+    """
     (result,) = recorded_searches(run, source, lengths, search, constraints)
     return result
 
@@ -34,6 +37,7 @@ def recorded_searches(
     a node for each continuation.
     """
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
+    # maximum target lengths (B), by the limit of the search or else of the run
     max_lengths = search.length_limit.or_else(run.length_limit).max_lengths(lengths, run.models)
     engine = build_engine(
         run.inference_models,
@@ -43,8 +47,10 @@ def recorded_searches(
         has_required_phrases=constraints.include is not None,
     )
     recorder = RecordingStrategy(engine.strategy, special_tokens.eos, search)
-    engine.strategy, engine.use_cuda_graphs = recorder, False  # a replayed graph calls no Python
+    # a CUDA graph replays kernels without calling Python, so that nothing would be recorded
+    engine.strategy, engine.use_cuda_graphs = recorder, False
     tensors = constraints.to_tensors(tokenizer, max_lengths, len(special_tokens.forced_bos))
+    # the key of a source, under which its nodes are recorded, is its index
     results = engine.search(source, lengths, max_lengths, keys=torch.arange(len(source)), constraints=tensors)
     trees = []
     for number, hypotheses in enumerate(results):
@@ -79,7 +85,7 @@ class RecordedNodes:
             step=0,
             beam_index=0,
             token="",
-            token_id=-1,
+            token_id=-1,  # none
             log_probability=0.0,
             score=0.0,
             normalized_score=0.0,
@@ -99,7 +105,7 @@ class RecordingStrategy(Strategy):
         """Wrap `strategy`, whose steps are recorded.
 
         `eos` is the id of the EOS token; `search` has the length penalty that normalizes scores. `self.records` has the
-        nodes of each source, by its key: a number that identifies a source when the engine moves it in the batch.
+        nodes of each source, by its key: a number that identifies the source when the engine moves it in the batch.
         """
         self.strategy, self.eos, self.search = strategy, eos, search
         self.rows_per_source = strategy.rows_per_source
@@ -135,9 +141,9 @@ class RecordingStrategy(Strategy):
             The state after the step, and for each row (B K) the row of its source that it continues; None if every row
             continues itself.
         """
-        scores, ended = state.scores, state.strategy.ended_rows
+        scores, ended = state.scores, state.strategy.ended_rows  # log p and whether a hypothesis has ended, before: B K
         ended = torch.zeros_like(scores, dtype=torch.bool) if ended is None else ended
-        log_p = logits - log_normalizer[..., None]  # B K V
+        log_p = logits - log_normalizer[..., None]  # B K V, before the strategy changes the logits
         done_before = state.done.tolist()
         next_state, parents = self.strategy.select(state, logits, log_normalizer, attention)
         parent_rows = torch.arange(scores.shape[1]).expand_as(scores) if parents is None else parents
@@ -163,7 +169,7 @@ class RecordingStrategy(Strategy):
 
         Args:
             record: the nodes of the source so far.
-            state: the search state after the step.
+            state: the search state after the step, except for `state.step`, which the engine increases later.
             slot: index of the source in the batch.
             scores: log p of each row before the step (K).
             ended: whether each row had ended before the step (K).
@@ -172,9 +178,10 @@ class RecordingStrategy(Strategy):
         """
         step, tokens = int(state.step[slot]) + 1, state.tokens[slot].cpu()
         at_limit = step >= int(state.max_length[slot])
-        # status of selected continuations without EOS
+        # status of selected continuations without EOS; if the search of the source ends, they are not continued
         live_status: NodeStatus = "truncated" if at_limit else "pruned" if bool(state.done[slot]) else "kept"
-        parent_nodes, total = list(record.row_nodes), scores[:, None] + log_p  # K V
+        parent_nodes = list(record.row_nodes)  # a copy: `record.row_nodes` changes below
+        total = scores[:, None] + log_p  # log p of each hypothesis with each next token: K V
         recorded: set[tuple[int, int]] = set()  # (row, token) of the nodes of this step
 
         def add(row: int, token: int, status: NodeStatus, new_row: int, normalized: float | None = None) -> int:
@@ -192,7 +199,7 @@ class RecordingStrategy(Strategy):
                 parent=parent_nodes[row],
                 step=step,
                 beam_index=new_row,
-                token="",  # named after the search
+                token="",  # set after the search, when all ids are converted at once
                 token_id=token,
                 log_probability=token_score,
                 score=score,
@@ -203,7 +210,7 @@ class RecordingStrategy(Strategy):
             return index
 
         for new_row, (row, token) in enumerate(zip(parents.tolist(), tokens.tolist())):
-            if bool(ended[row]) or total[row, token] == -torch.inf:
+            if bool(ended[row]) or total[row, token] == -torch.inf:  # nothing was selected for this row
                 continue
             record.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live_status, new_row)
         # a beam moves hypotheses with EOS to a buffer of finished ones; here they are recognized by their scores
@@ -238,7 +245,7 @@ def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...
     """Return the token ids, without EOS, of the hypothesis that ends at `node`, followed by whether it is finished."""
     finished = node.status == "finished"
     tokens = [] if finished else [node.token_id]
-    while node.parent:
+    while node.parent:  # until the parent is the root, with index 0
         node = nodes[node.parent]
         tokens.append(node.token_id)
     return (*reversed(tokens), finished)
@@ -248,7 +255,7 @@ def _finished_scores(state: SearchState, slot: int, length: int) -> list[tuple[f
     """Return (log p, length-normalized score) of the finished hypotheses with `length` tokens before EOS.
 
     `slot` is the index of a source in the batch. The buffers of finished hypotheses have tensors (B, hypotheses), with
-    −∞ as the score of unused entries.
+    −∞ as the score of unused entries. There is one buffer, in diverse beam search one for each group of hypotheses.
     """
     result = []
     for buffer in (beam.finished for beam in state.strategy.beams if beam.finished is not None):

@@ -20,11 +20,11 @@ from dragoman.lens.axes import Points, downsample, format_number, linear_ticks, 
 from dragoman.lens.svg import join, tag
 from dragoman.run import SentenceAttention
 
-CELL_SIZE, MIN_CELL_SIZE = 34, 6  # pixels
+CELL_SIZE, MIN_CELL_SIZE = 34, 6  # pixels of a cell of a heatmap
 MAX_HEATMAP_WIDTH = 1200  # pixels; larger heatmaps get smaller cells
 MAX_FULL_CELLS = 4000  # larger heatmaps omit cells below MIN_VISIBLE_WEIGHT
 MIN_VISIBLE_WEIGHT = 0.02
-MIN_NUMBER = 0.095  # cells below this weight have no number
+MIN_LABELED_WEIGHT = 0.095  # cells below this weight have no number
 NO_DATA = "nothing has been measured yet"
 
 
@@ -53,8 +53,9 @@ def heatmap(
     """
     table = [[min(1.0, max(0.0, float(weight))) for weight in row] for row in weights]
     cell = min(CELL_SIZE, max(MIN_CELL_SIZE, MAX_HEATMAP_WIDTH // max(len(rows), len(columns), 1)))
-    label_interval = -(-11 // cell)  # labels are 11 pixels high; those that would overlap are omitted
-    font_size = max(8, cell - 2) if cell < 15 else None
+    label_interval = math.ceil(11 / cell)  # labels are 11 pixels high; those that would overlap are omitted
+    font_size = max(8, cell - 2) if cell < 15 else None  # None: the default, for which small cells have no room
+    # labels of columns are rotated by 45°, so that their height is their length times √½
     left, slant = 20 + svg.label_width(rows), svg.label_width(columns) * math.sqrt(0.5)
     top = 52 + slant
     bottom = top + cell * len(rows)
@@ -72,7 +73,7 @@ def heatmap(
                 parts.append(_weight_cell(left + cell * j, y, cell, weight, tooltip))
     parts.append(svg.rect(left, top, cell * len(columns), cell * len(rows), class_="frame"))
     for n in range(5):  # the legend: 0, 25, 50, 75 and 100 %
-        parts.append(_weight_cell(4 + CELL_SIZE * n, bottom + 14, CELL_SIZE, n / 4, f"{n / 4:.0%}", min_number=0))
+        parts.append(_weight_cell(4 + CELL_SIZE * n, bottom + 14, CELL_SIZE, n / 4, f"{n / 4:.0%}", min_labeled=0))
     parts.append(svg.text(12 + 5 * CELL_SIZE, bottom + 14 + CELL_SIZE / 2 + 4.5, f"% of its {quantity}"))
     width = max(left + cell * len(columns) + slant + 8, 380, svg.CHARACTER_WIDTH * 1.15 * cell_len(title))
     strongest = [
@@ -81,14 +82,16 @@ def heatmap(
     return svg.figure(width, bottom + 56, title, "Each row is a target word. " + "; ".join(strongest), parts)
 
 
-def _weight_cell(x: float, y: float, size: int, weight: float, tooltip: str, min_number: float = MIN_NUMBER) -> Markup:
+def _weight_cell(
+    x: float, y: float, size: int, weight: float, tooltip: str, min_labeled: float = MIN_LABELED_WEIGHT
+) -> Markup:
     """Return an SVG square at (x, y) whose opacity is a weight from 0 to 1; coordinates and `size` are in pixels.
 
-    Squares of at least 22 pixels also show the weight in percent, if it is at least `min_number`.
+    Squares of at least 22 pixels also show the weight in percent, if it is at least `min_labeled`.
     """
     margin, radius = (1, 3) if size > 20 else (0, 0)
     square = svg.heat_cell(x + margin, y + margin, size - 2 * margin, size - 2 * margin, weight, tooltip, radius)
-    if weight < min_number or size < 22:
+    if weight < min_labeled or size < 22:
         return square
     number = svg.text(x + size / 2, y + size / 2 + 4, f"{100 * weight:.0f}", svg.number_class(weight), "middle")
     return join(square, number)
@@ -113,7 +116,7 @@ def line_chart(
     y_ticks = log_ticks(min(ys), max(ys)) if log else linear_ticks(min(ys), max(ys))
     note = y_label + ", logarithmic" * log
     legend_width = sum(svg.CHARACTER_WIDTH * cell_len(name) + 40 for name in curves) if len(curves) > 1 else 0.0
-    # a legend that does not fit beside the label of the y axis gets a line of its own
+    # a legend that does not fit beside the label of the y axis gets a line of its own, which moves the plot down
     shift = 18 if svg.CHARACTER_WIDTH * cell_len(note) + legend_width > 450 else 0
     x_ticks = linear_ticks(min(xs), max(xs))
     plot = _Plot(right=450, bottom=252 + shift, x_ticks=x_ticks, y_ticks=y_ticks, log_y=log, top=58 + shift)
@@ -128,12 +131,12 @@ def line_chart(
     for n, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{plot.x(x):.1f},{plot.y(y):.1f}" for x, y in points)
         parts.append(tag("polyline", points=path, **_stroke(n)))
-        for x, y in points if len(points) <= 25 else points[-1:]:
+        for x, y in points if len(points) <= 25 else points[-1:]:  # dots: of long curves only at the end
             tooltip = f"{name}: {format_number(y)} at {x_label} {format_number(x)}"
             parts.append(plot.dot(x, y, series=n, radius=3, tooltip=tooltip))
-    heights = {name: [format_number(y) for _, y in points] for name, points in curves.items()}
-    ends = "; ".join(f"{name} from {values[0]} to {values[-1]}" for name, values in heights.items())
-    return svg.figure(480, 300 + shift, title, f"{y_label or 'value'} by {x_label}: {ends}", parts)
+    ends = {name: (format_number(points[0][1]), format_number(points[-1][1])) for name, points in curves.items()}
+    description = "; ".join(f"{name} from {first} to {last}" for name, (first, last) in ends.items())
+    return svg.figure(480, 300 + shift, title, f"{y_label or 'value'} by {x_label}: {description}", parts)
 
 
 def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
@@ -162,8 +165,11 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
 
 
 def bar_chart(values: Mapping[str, float], title: str, unit: str = "") -> str:
-    """Return an SVG chart with a horizontal bar for each of the non-negative `values`, its name and its number."""
-    largest = max(values.values(), default=0.0) or 1.0
+    """Return an SVG chart with a horizontal bar for each of the non-negative `values`, its name and its number.
+
+    Coordinates are in pixels.
+    """
+    largest = max(values.values(), default=0.0) or 1.0  # 1 if all are 0
     left, max_length = 16 + svg.label_width(list(values), 30), 220
     numbers = {name: f"{format_number(value)} {unit}".rstrip() for name, value in values.items()}
     parts: list[str] = [svg.heading(title)]

@@ -87,7 +87,7 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
 
 
 def _system_names(comparison: SystemComparison) -> list[str]:
-    """Return the names of the compared systems, without settings: "transformer" for "transformer@size=big"."""
+    """Return the names of the systems, without settings ("transformer@size=big") or an objective ("gnmt+reward")."""
     return [re.split("[@+]", system.name)[0] for system in comparison.systems]
 
 

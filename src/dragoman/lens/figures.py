@@ -44,6 +44,7 @@ STATUS_STYLES: dict[NodeStatus, tuple[str, str | None, str]] = {
     "pruned": ("pruned", None, "pruned"),
     "truncated": ("cold", "0.28", "truncated at the length limit"),
 }
+#: titles of the curves of `GradientReach`
 REACH_TITLES = {
     "encoder": "Gradient of encoder states by source tokens",
     "source": "Gradient of target tokens by source tokens",
@@ -79,7 +80,7 @@ def select_attention(
         )
     if head is None:
         return selected
-    num_heads = min(len(attention.weights) for attention in selected)
+    num_heads = min(len(attention.weights) for attention in selected)  # that all selected layers have
     if not 1 <= head <= num_heads:
         raise UserError(f"there is no attention head {head}: choose one from 1 to {num_heads}")
     return [
@@ -111,9 +112,9 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
             for index in range(len(attention.weights)):
                 row, column = divmod(index, HEADS_PER_ROW)
                 x, y = 4 + column * (HEAD_SIZE + 18), top + row * (HEAD_SIZE + 34) + 16
-                parts.append(_head(x, y, attention, index, index + 1 if head is None else head))
+                parts.append(_head(x, y, attention, index=index, number=index + 1 if head is None else head))
             columns = max(columns, min(HEADS_PER_ROW, len(attention.weights)))
-            top += -(-len(attention.weights) // HEADS_PER_ROW) * (HEAD_SIZE + 34)
+            top += math.ceil(len(attention.weights) / HEADS_PER_ROW) * (HEAD_SIZE + 34)  # rows of heads
         top += 22
     note = "rows are queries, columns are keys; bits: entropy of the weights, averaged over rows"
     parts.append(svg.text(4, top, note, css_class="note"))
@@ -146,7 +147,7 @@ def _head(x: float, y: float, attention: AttentionMap, index: int, number: int) 
 
 def alternatives_figure(inspection: Inspection) -> str:
     """Return an SVG table with a row for each target position: the most probable tokens with their probabilities."""
-    rows = [step.alternatives for step in inspection.steps]
+    rows = [step.alternatives for step in inspection.steps]  # most probable first
     column_titles = ["most probable", *(f"{n}." for n in range(2, max(map(len, rows), default=0) + 1))]
     return _token_table("Most probable tokens at every position", inspection, column_titles, rows)
 
@@ -156,6 +157,7 @@ def layers_figure(inspection: Inspection) -> str:
 
     A cell has the most probable token if the output layer is applied to the states after that layer.
     """
+    # the first of the alternatives is the most probable token
     rows = [[layer.steps[t].alternatives[0] for layer in inspection.layers] for t in range(len(inspection.steps))]
     return _token_table("Predictions by layer", inspection, [layer.name for layer in inspection.layers], rows)
 
@@ -222,7 +224,8 @@ def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", n
     for node in sorted(nodes, key=lambda node: -node.score):
         columns.setdefault(node.step, []).append(node)
     parts: list[str] = [svg.heading(title, note)]
-    position: dict[int, tuple[float, float]] = {0: (34 - node_width, TREE_TOP)}  # (x, y) by node; 0 is the root
+    # (x, y) of each node, by its index; the root, 0, is not drawn: its edges begin at the left margin
+    position: dict[int, tuple[float, float]] = {0: (34 - node_width, TREE_TOP)}
     for step, column in columns.items():
         x = 44 + (step - 1) * (node_width + COLUMN_GAP)
         position |= {node.index: (x, TREE_TOP + ROW_STEP * n) for n, node in enumerate(column)}
@@ -232,7 +235,7 @@ def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", n
         (x, y), (to_x, to_y) = position[node.parent or 0], position[node.index]
         css_class, middle = "best" if node.index in best else "edge", NODE_HEIGHT / 2
         parts.append(svg.line(x + node_width, y + middle, to_x, to_y + middle, class_=css_class))
-    parts += [_node(node, *position[node.index], node_width, node.index in best) for node in nodes]
+    parts += [_node(node, *position[node.index], width=node_width, best=node.index in best) for node in nodes]
     bottom = TREE_TOP + ROW_STEP * max(map(len, columns.values()), default=1) + 10
     parts.append(_tree_legend(bottom))
     tokens = " ".join(node.token for node in tree.path(tree.best))
@@ -296,13 +299,13 @@ def positions_figure(positions: PositionEncoding) -> str:
     ends = f"from {first} at the top to {last}"
     for n, (name, values) in enumerate(maps):
         x, y = 4 + (n % MAPS_PER_ROW) * (MAP_SIZE + 28), 78 + n // MAPS_PER_ROW * (MAP_SIZE + 60)
-        row_step, column_step = (-(-size // MAX_MAP_CELLS) for size in values.shape)
+        row_step, column_step = (math.ceil(size / MAX_MAP_CELLS) for size in values.shape)
         shown = values[::row_step, ::column_step]
-        relative = (shown / (float(shown.abs().max()) or 1.0)).tolist()
+        relative = (shown / (float(shown.abs().max()) or 1.0)).tolist()  # from −1 to 1; all 0 stay 0
         cell_size = MAP_SIZE / shown.shape[1], MAP_SIZE / shown.shape[0]
         parts += [svg.text(x, y - 6, name, css_class="note"), svg.matrix(x, y, relative, cell_size)]
         parts.append(svg.text(x, y + MAP_SIZE + 15, ends, css_class="number"))
-    height = 78 + -(-len(maps) // MAPS_PER_ROW) * (MAP_SIZE + 60)
+    height = 78 + math.ceil(len(maps) / MAPS_PER_ROW) * (MAP_SIZE + 60)
     note = "blue: positive, orange: negative; the strongest color is the largest absolute value of the map"
     parts.append(svg.text(4, height - 8, note, css_class="note"))
     width = max(680, min(MAPS_PER_ROW, len(maps)) * (MAP_SIZE + 28))

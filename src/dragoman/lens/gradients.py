@@ -27,8 +27,9 @@ from dragoman.lens.axes import evenly_spaced
 from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.run import Run
+from dragoman.run.pair_scoring import encode_targets
 
-MIN_PAIRS = 3  # pairs of positions that a mean needs
+MIN_PAIRS = 3  # pairs of positions at one distance over which a mean is taken
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class NormsByDistance:
     """Collects gradient norms by distance."""
 
     def __init__(self) -> None:
-        """`self.norms` maps a distance in tokens to the gradient norms that were added for it."""
-        self.norms: dict[int, list[float]] = {}
+        """Start without norms."""
+        self.norms: dict[int, list[float]] = {}  # distance in tokens → the norms that were added for it
 
     def add(self, distances: Tensor, norms: Tensor, mask: Tensor) -> None:
         """Add gradient norms (B, S) at the positions where `mask` (B, S) is true; zero norms (no path) are skipped.
@@ -72,7 +73,7 @@ class NormsByDistance:
         `relative` is the mean divided by that at the smallest distance.
         """
         means = {d: sum(norms) / len(norms) for d, norms in sorted(self.norms.items()) if len(norms) >= MIN_PAIRS}
-        nearest = next(iter(means.values()), 1.0)
+        nearest = next(iter(means.values()), 1.0)  # the mean at the smallest distance
         return tuple(
             GradientPoint(distance=d, norm=mean, relative=mean / nearest, pairs=len(self.norms[d]))
             for d, mean in means.items()
@@ -89,7 +90,8 @@ def measure_gradient_reach(
     encoder, it is the gradient of its states by the source embeddings.
 
     Args:
-        sources: None for a language model.
+        sources: source sentences; None for a language model.
+        targets: their translations, or the texts of a language model.
         max_positions: at most so many evenly spaced target positions t, and encoder states, are measured.
     """
     if not targets or (sources is not None and len(sources) != len(targets)):
@@ -108,29 +110,32 @@ def measure_gradient_reach(
             f"{run.folder} reads feature vectors, but gradients are measured for tokens: name a run that reads text"
         )
     source, source_lengths = run.pad_batch([[] for _ in targets] if sources is None else run.encode_sources(sources))
+    # the token before the first one that is predicted: a text without source may begin with other special tokens
     first_input = framing.source_prefix[-1] if sources is None and framing.source_prefix else framing.bos
-    forced = () if sources is None else framing.forced_bos
-    labels = [[*forced, *ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
+    labels = [[*ids, framing.eos] for ids in encode_targets(run, targets, has_source=sources is not None)]
     target, lengths = run.pad_batch([[first_input, *ids[:-1]] for ids in labels])
     label_ids, _ = run.pad_batch(labels)
     source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
     target_layout = SequenceLayout.padded(target.shape[1], lengths)
-    # first target position in the concatenated gradients: joint sequences have no padding in between
+    # Index of the first target position in the concatenated gradients (axis S+T): S, or in a decoder-only model, which
+    # reads source and target as one sequence without padding in between, the length of the source.
     target_start = source_lengths[:, None] if model.is_decoder_only else source.shape[1]
     norms = {"encoder": NormsByDistance(), "source": NormsByDistance(), "target": NormsByDistance()}
     with torch.enable_grad(), embedding_leaves(run) as (embedded, states):
         features = model.forward_features(source, source_layout, target, target_layout)
         log_p = at_least_float32(model.logits(features)).log_softmax(-1).gather(2, label_ids[..., None])[..., 0]  # B T
         for t in evenly_spaced(range(target.shape[1]), max_positions):
-            present = lengths > t  # B
+            present = lengths > t  # B: targets that have a position t
             gradients = torch.autograd.grad(log_p[present, t].sum(), embedded, retain_graph=True)
             gradient_norms = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)  # B S+T
-            gradient_norms = gradient_norms / gradient_norms.sum(1, keepdim=True).clamp(min=1e-30)
+            gradient_norms = gradient_norms / gradient_norms.sum(1, keepdim=True).clamp(min=1e-30)  # shares of the sum
             positions = torch.arange(gradient_norms.shape[1], device=source.device)
             in_source = present[:, None] & (positions < source_lengths[:, None])
             in_target = present[:, None] & (positions >= target_start) & (positions <= target_start + t)
-            last = source_lengths[:, None] + int(model.is_decoder_only)  # BOS counts in a joint sequence
-            norms["source"].add(last + t - positions, gradient_norms, in_source)
+            # distances from y_t: S + t − j of source token j (one more in a joint sequence, where BOS lies in between);
+            # the target inputs are BOS, y_0, y_1, …, so that y_j is the one at target_start + j + 1
+            source_end = source_lengths[:, None] + int(model.is_decoder_only)
+            norms["source"].add(source_end + t - positions, gradient_norms, in_source)
             norms["target"].add(target_start + t + 1 - positions, gradient_norms, in_target)
         for state in states:
             _measure_encoder(norms["encoder"], state, embedded[0], source_lengths, max_positions)

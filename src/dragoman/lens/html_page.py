@@ -13,7 +13,7 @@ from dragoman.lens.svg import join, replace_control_characters, tag
 from dragoman.text import split_words, word_spans
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MAX_TEXT_CHARACTERS = 2000  # of a text that is shown
+MAX_TEXT_CHARACTERS = 2000  # of a text that is shown; longer ones are cut
 
 
 def render(template: str, **values: object) -> str:
@@ -59,7 +59,7 @@ def _environment() -> Environment:
 
 
 def clip(content: str) -> str:
-    """Cut a text that has more than MAX_TEXT_CHARACTERS (2000) characters, and add an ellipsis."""
+    """Cut a text to at most MAX_TEXT_CHARACTERS (2000) characters, and add an ellipsis if anything is cut."""
     return content if len(content) <= MAX_TEXT_CHARACTERS else content[:MAX_TEXT_CHARACTERS] + " …"
 
 
@@ -73,7 +73,7 @@ def mark_differences(content: str, other: str, css_class: str | None = None) -> 
     parts, copied = [], 0  # `copied`: number of characters that are in `parts`
     matcher = SequenceMatcher(None, split_words(content), split_words(other), autojunk=False)
     for change, first, last, _, _ in matcher.get_opcodes():
-        if change in ("replace", "delete"):
+        if change in ("replace", "delete"):  # words first … last − 1 of `content` are not in `other`
             begin, end = spans[first][0], spans[last - 1][1]
             parts += [content[copied:begin], tag("mark", content[begin:end], class_=css_class)]
             copied = end

@@ -154,7 +154,7 @@ class BeamTree:
     def children(self) -> dict[int, list[BeamNode]]:
         """Return the children of each node, highest log p first, by the index of the node; leaves have no entry."""
         children: dict[int, list[BeamNode]] = {}
-        for node in sorted(self.nodes[1:], key=lambda node: -node.score):
+        for node in sorted(self.nodes[1:], key=lambda node: -node.score):  # without the root, whose index is 0
             children.setdefault(node.parent or 0, []).append(node)
         return children
 
@@ -216,7 +216,7 @@ def to_jsonable(value: Any) -> Any:
     Floats are rounded to JSON_DECIMALS decimal places.
     """
     value_type = type(value)
-    if value_type is float:  # tested first, because most values are numbers or text
+    if value_type is float:  # exact types first: most values are numbers or text, and this test is fast
         return round(value, JSON_DECIMALS) if math.isfinite(value) else None
     if value_type is str or value_type is int or value is None:
         return value

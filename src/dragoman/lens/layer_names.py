@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
 from torch import nn
 
+from dragoman.parts.mixer import Mixer
+
 
 def stack_of(path: str) -> Literal["encoder", "decoder"]:
-    """Return the stack to which a module belongs, by its path in the model, such as "encoder.layers.0.1"."""
+    """Return the stack to which a module belongs, by its path in the model, such as "encoder.layers.0.1".
+
+    Modules outside of the encoder, such as all of a decoder-only model, count as "decoder".
+    """
     return "encoder" if "encoder" in path.split(".") else "decoder"
 
 
@@ -24,3 +30,13 @@ def layer_name(model: nn.Module, path: str) -> str:
     name = f"{stack_of(path)} layer {layer_indices[0] + 1}" if layer_indices else stack_of(path)
     title = getattr(model.get_submodule(path), "title", None)
     return f"{name}: {title}" if title else name
+
+
+def key_labels(model: nn.Module, path: str, tokens: Sequence[str]) -> tuple[str, ...]:
+    """Return a label for each key of the attention layer at `path`, such as its token.
+
+    `tokens` are those that the layer attends to. A layer may compute one key from several of them.
+    """
+    layer = model.get_submodule(path)
+    assert isinstance(layer, Mixer)  # only mixers attend
+    return tuple(layer.key_labels(tokens))

@@ -66,7 +66,7 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     encodings: list[PositionEncoding] = []
     for path, module in model.named_modules():
         encoding = _encoding(module, path, layer_name(model, path), count) if isinstance(module, Position) else None
-        if encoding is None:
+        if encoding is None:  # not a position module, or one that encodes nothing
             continue
         equal_index = next((n for n, other in enumerate(encodings) if encoding.equals(other)), None)
         if equal_index is None:
@@ -91,7 +91,7 @@ def _encoding(module: Position, path: str, layer: str, count: int) -> PositionEn
     """
     name = type(module).__name__.removesuffix("Position")
     device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    positions = torch.arange(min(count, module.max_length or count), device=device)[None]  # 1 P
+    positions = torch.arange(min(count, module.max_length or count), device=device)[None]  # 1 P; no limit: None
     labels = tuple(positions[0].tolist())
     mechanism: PositionMechanism
     if (vectors := module.distance_vectors()) is not None:
@@ -100,9 +100,11 @@ def _encoding(module: Position, path: str, layer: str, count: int) -> PositionEn
     elif (vectors := module.encoding(positions[0])) is not None:
         mechanism = "concatenated" if module.is_concatenated else "additive"
     elif module.rotates:
-        ones = torch.ones(1, 1, len(labels), 2 * len(getattr(module, "frequency", ())), device=device)  # 1 1 P E
+        width = 2 * len(getattr(module, "frequency", ()))  # one frequency for each pair of elements that is rotated
+        ones = torch.ones(1, 1, len(labels), width, device=device)  # 1 1 P E
         mechanism, vectors = "rotary", module.rotate(ones, positions)[0, 0]
     elif module.has_score_bias:
+        # these biases depend on the shape of the query only
         query = torch.zeros(1, getattr(module, "heads", 1), len(labels), 1, device=device)  # 1 H P 1
         bias = module.score_bias(query, positions, positions)  # 1 H P P
         assert bias is not None

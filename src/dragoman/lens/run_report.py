@@ -21,7 +21,7 @@ from dragoman.lens.html_page import format_perplexity, render
 from dragoman.lens.word_attention import word_attention
 from dragoman.models import count_parameters, model_to_dict
 from dragoman.run import Run
-from dragoman.run_files import CHECKPOINT_DIR, has_checkpoint
+from dragoman.run_files import CHECKPOINT_DIR, has_checkpoint, sample_files
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS
 from dragoman.text import split_words
@@ -59,7 +59,8 @@ def run_report(run: Run) -> str:
     samples = samples_by_step.get(last_step, [])
     preflight = load_preflight(run.folder) if (run.folder / PREFLIGHT_FILE).exists() else None  # None: an imported run
     dropped_pairs = {reason: count["pairs"] for reason, count in preflight["dropped"].items()} if preflight else {}
-    corrupted = run.objective is not None and run.objective.corrupts_input  # samples are no plain sentences
+    # whether the sources of the samples are corrupted texts, as in denoising, rather than plain sentences
+    corrupted = run.objective is not None and run.objective.corrupts_input
     best = _best_validation(run, metrics)
     return render(
         "run_report.html",
@@ -98,11 +99,9 @@ def read_samples(folder: Path) -> dict[int, list[ValidationSample]]:
     The run folder has a file samples/STEP.jsonl for each validation.
     """
     samples: dict[int, list[ValidationSample]] = {}
-    for path in sorted((folder / "samples").glob("*.jsonl")):
-        if path.stem.isdecimal():
-            # splitlines() would also split at other separators inside a sentence
-            lines = path.read_text(encoding="utf-8").split("\n")
-            samples[int(path.stem)] = [ValidationSample(**json.loads(line)) for line in lines if line]
+    for step, path in sample_files(folder).items():
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also split inside a sentence
+        samples[step] = [ValidationSample(**json.loads(line)) for line in lines if line]
     return samples
 
 
@@ -150,7 +149,9 @@ def _scores(metrics: list[Record], best: Record) -> list[list[str]]:
     """
     last = next((record for record in reversed(metrics) if record["kind"] == "valid"), best)
     records = {"averaged checkpoints" if best["kind"] == "averaged" else "best validation": best}
-    records |= {} if last is best else {"last validation": last}
+    if last is not best:
+        records["last validation"] = last
+    # "accuracy" is that of reference tokens, in TOKEN_METRICS
     columns: list[tuple[str, str, Callable[[float], str]]] = [
         (key, metric_title(key), partial(_format_score, key)) for key in displayed_metrics(best) if key != "accuracy"
     ]
@@ -170,7 +171,7 @@ def _format_score(name: str, value: float) -> str:
 def _meanings(best: Record) -> list[str]:
     """Return a sentence about each text metric of a validation record: what it measures, with its signature."""
     signatures = best.get("signatures", {})
-    names = [name for name in displayed_metrics(best) if name != "accuracy"]
+    names = [name for name in displayed_metrics(best) if name != "accuracy"]  # which is that of reference tokens
     return [
         f"{metric_title(name)}: {text_metric(name).meaning}"
         + (f" (signature {signatures[name]})" if name in signatures else "")
@@ -209,6 +210,7 @@ def text_metric_names(metrics: list[Record]) -> list[str]:
     before the first validation.
     """
     records = [record for record in metrics if record["kind"] == "valid"]
+    # "accuracy" is that of reference tokens
     return [name for name in displayed_metrics(records[-1]) if name != "accuracy"] if records else []
 
 
@@ -241,12 +243,13 @@ def _charts(metrics: list[Record]) -> dict[str, str]:
 def _expert_charts(metrics: list[Record], curves: dict[str, Points]) -> dict[str, str]:
     """Return two SVG charts of how evenly tokens are distributed over the experts of a mixture of experts.
 
-    `expert_balance` is the coefficient of variation of load and importance during training, from `curves`.
-    `expert_load` is the load of each expert at the last validation, with a curve for each layer, from `metrics`, whose
-    key "expert_load" maps the path of a layer to the share of tokens of each expert.
+    `expert_balance` is the coefficient of variation of load (number of tokens) and importance (sum of gates) during
+    training, from `curves`. `expert_load` is the load of each expert at the last validation, with a curve for each
+    layer, from `metrics`, whose key "expert_load" maps the path of a layer to the share of tokens of each expert.
     """
     balance = {"load": curves["expert load"], "importance": curves["expert importance"]}
     last_load = [record["expert_load"] for record in metrics if "expert_load" in record][-1]
+    # relative to an equal share, which is 1 / number of experts
     load = {
         path: [(rank, share * len(shares)) for rank, share in enumerate(sorted(shares, reverse=True), 1)]
         for path, shares in last_load.items()

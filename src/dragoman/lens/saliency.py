@@ -38,13 +38,15 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
     special token ids, and `embedding_leaves` collects the embeddings of source and target as leaves for autograd.
     """
     model, framing, tokenizer = run.model, run.framing, run.target_tokenizer
-    if not model.can_generate or model.source_features is not None:
-        raise UserError(f"{run.folder} does not translate text: saliency is measured for text-to-text models")
+    if not model.can_generate or model.source_features is not None:  # feature vectors of images or speech
+        raise UserError(
+            f"{run.folder} does not translate text, but saliency is measured for text-to-text models: name another run"
+        )
     if not source.strip():
         raise UserError("saliency is measured by the tokens of the source sentence, but it is empty: give its text")
     source_ids = list(run.encode_sources([source])[0])
-    labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]
-    inputs = [framing.bos, *labels[:-1]]
+    labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]  # the tokens that are predicted
+    inputs = [framing.bos, *labels[:-1]]  # the tokens that the decoder reads
     (source_batch, source_lengths), (target_batch, lengths) = run.pad_batch([source_ids]), run.pad_batch([inputs])
     source_layout, target_layout = (
         SequenceLayout.padded(len(source_ids), source_lengths),
@@ -58,7 +60,7 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
         for t in range(len(labels)):
             gradients = torch.autograd.grad(log_p[t], embedded, retain_graph=True)
             norms = torch.cat([at_least_float32(gradient)[0].norm(dim=-1) for gradient in gradients])  # S+T
-            rows.append(norms / norms.sum().clamp(min=1e-30))
+            rows.append(norms / norms.sum().clamp(min=1e-30))  # shares; the limit avoids 0 / 0
     weights = torch.stack(rows).cpu()  # T S+T: sources first
     return Saliency(
         source_tokens=tuple(run.source_tokenizer.tokens(source_ids)),

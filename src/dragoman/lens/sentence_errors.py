@@ -23,7 +23,7 @@ ERROR_KINDS = {
     "unfinished": "the translation reached the length limit",
     "search error": "the reference is more probable than the translation: the search has not found it",
 }
-MIN_LOG_RATIO = 0.01  # by which the reference must be more probable for a search error
+MIN_LOG_RATIO = 0.01  # difference in log p by which the reference must be more probable for a search error
 MAX_RARE_OCCURRENCES = 1  # occurrences in the training text up to which a word is rare
 MAX_COUNTED_PAIRS = 50_000  # training pairs in which words are counted
 
@@ -62,7 +62,7 @@ def find_errors(
     details: dict[str, str] = {}  # kind of error → the words or numbers that show it
     if links is not None and (repeated := repeated_words(text, links, pair.reference)):
         details["repetition"] = ", ".join(dict.fromkeys(repeated))
-    if (loop := find_loop(text)) is not None and find_loop(pair.reference) is None:
+    if (loop := find_loop(text)) is not None and find_loop(pair.reference) is None:  # a phrase four times in a row
         details["repetition"] = loop
     if links is not None and pair.reference_alignment is not None:
         unaligned = unaligned_words(pair.source, links)

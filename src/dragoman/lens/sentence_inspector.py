@@ -25,7 +25,7 @@ from dragoman.lens.inspection_types import (
     TokenizedText,
     TokenPrediction,
 )
-from dragoman.lens.layer_names import layer_name, stack_of
+from dragoman.lens.layer_names import key_labels, layer_name, stack_of
 from dragoman.lens.word_attention import word_labels
 from dragoman.models import Model
 from dragoman.parts.experts import record_gates
@@ -33,13 +33,14 @@ from dragoman.parts.mixer import Context, CopyDistribution, SequenceLayout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.stack import StackMixer
 from dragoman.run import Run, Source
+from dragoman.run.pair_scoring import encode_targets
 from dragoman.run.sources import is_empty, load_features
 from dragoman.search import Constraints, Hypothesis, SearchConfig, TokenSearch
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forced_decoding import TokenWordMap, cross_attention, word_alignment
 from dragoman.text import Tokenizer
 
-DISCRIMINATOR_LABELS = ("replaced", "original")
+DISCRIMINATOR_LABELS = ("replaced", "original")  # of a token, by the index of the logit
 
 TokenName = Callable[[int], str]  # token id → its name
 AttentionLabels = dict[AttentionKind, tuple[Sequence[str], Sequence[str]]]  # labels of rows and columns of the maps
@@ -57,7 +58,7 @@ def inspect_sentence(
 ) -> Inspection:
     """Run a model on one sentence and return what it computes: attention, token probabilities, logit lens, beam.
 
-    A language model scores `source` itself, unless `search` or `prefix` is given. An encoder-only model labels it.
+    Without target, search and prefix, a language model scores `source` itself. An encoder-only model labels it.
 
     Args:
         target: the translation to inspect; by default the best one that the search finds.
@@ -85,12 +86,13 @@ def inspect_sentence(
                 "out the target, search and prefix"
             )
         return inspector.inspect_labels(source)
+    # a language model of unknown objective, an imported one, continues its source instead
     scores_text = run.objective is not None and run.is_language_model and target is None and not search_requested
     if isinstance(source, str) and scores_text:
         return inspector.inspect_text(source)
     source_ids = run.encode_sources([source])[0]
     if target is not None:
-        target_ids = [*run.framing.forced_bos, *run.target_tokenizer.encode(target)]
+        target_ids = encode_targets(run, [target])[0]
         return inspector.inspect_translation(source, source_ids, target_ids, finished=True)
     if prefix is not None and not isinstance(prefix, str):
         prefix = without_forced_bos(run, prefix)
@@ -100,7 +102,10 @@ def inspect_sentence(
     search, tree = search or run.default_search, None
     if isinstance(search, TokenSearch):  # beam search or sampling, whose steps can be recorded as a tree
         constraints = Constraints(prefixes=None if prefix is None else [prefix])
-        best, tree = recorded or recorded_search(run, *run.pad_batch([source_ids]), search, constraints)
+        if recorded is None:
+            source_batch, source_lengths = run.pad_batch([source_ids])
+            recorded = recorded_search(run, source_batch, source_lengths, search, constraints)
+        best, tree = recorded
         target_ids, finished = best.tokens, best.finished
     elif prefix is not None and not isinstance(prefix, str):
         raise UserError("a target prefix of token ids needs beam search or sampling: give the prefix as text instead")
@@ -118,7 +123,8 @@ def without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
     A token that the model never generates is a UserError; EOS may be the last token.
     """
     framing, forced_bos = run.framing, tuple(run.framing.forced_bos)
-    ids = list(prefix[len(forced_bos) :] if tuple(prefix[: len(forced_bos)]) == forced_bos else prefix)
+    starts_with_forced = tuple(prefix[: len(forced_bos)]) == forced_bos
+    ids = list(prefix[len(forced_bos) :] if starts_with_forced else prefix)
     for position, token_id in enumerate(ids):
         is_final_eos = token_id == framing.eos and position == len(ids) - 1
         is_forbidden = token_id in (*run.special_tokens.suppressed, framing.eos) and not is_final_eos
@@ -135,7 +141,7 @@ class SentenceInspector:
     """Inspects sentences of one run."""
 
     run: Run
-    max_alternatives: int
+    max_alternatives: int  # most probable tokens that are listed at each position
 
     def inspect_translation(
         self, source: Source, source_ids: Sequence[int], target_ids: list[int], finished: bool
@@ -160,8 +166,8 @@ class SentenceInspector:
         input_ids = [framing.bos, *label_ids[:-1]]
         source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
         forward = record_forward(run.model, *source_batch, *target_batch)
-        weights = {path: weights[None] for path, weights in forward.attention_weights.items()}
-        cross = cross_attention(run.model, weights, forward.copying)
+        weights = {path: weights[None] for path, weights in forward.attention_weights.items()}  # 1 H T S
+        cross = cross_attention(run.model, weights, forward.copying)  # 1 T S: mean over heads and layers
         source_text = self._source_text(source, source_ids, cross)
         target_text = _tokenized_text(tokenizer, label_ids, tokenizer.decode(target_ids))
         inputs = tokenizer.tokens(input_ids)
@@ -174,7 +180,7 @@ class SentenceInspector:
             queries = (*source_text.tokens[1:], inputs[0], *target_text.tokens)
             labels = {"decoder": (queries, (*source_text.tokens, *inputs))}
         inspection = self._inspection(forward, label_ids, _token_name(tokenizer), labels)
-        num_forced = len(framing.forced_bos)  # tokens that are not scored: their probability in a search is 1
+        num_forced = len(framing.forced_bos)  # first tokens, which are not scored: their probability in a search is 1
         inspection = replace(inspection, score=sum(step.log_probability for step in inspection.steps[num_forced:]))
         if cross is not None:
             maps = (TokenWordMap.from_tokens(list(side.word_ids), side.tokens) for side in (source_text, target_text))
@@ -191,7 +197,7 @@ class SentenceInspector:
         target = _tokenized_text(tokenizer, ids[1:], text)
         labels: AttentionLabels = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
         inspection = self._inspection(forward, ids[1:], _token_name(tokenizer), labels)
-        # without the special tokens that every text begins with
+        # the first predictions are special tokens, which every text begins with, and are not scored
         score = sum(step.log_probability for step in inspection.steps[len(first_ids) - 1 :])
         return replace(inspection, target=target, score=score)
 
@@ -209,12 +215,12 @@ class SentenceInspector:
         forward = record_forward(run.model, padded, lengths, no_target, no_target_lengths)
         text = self._source_text(source, ids, cross=None)
         axes: AttentionLabels = {"encoder": (text.tokens, text.tokens)}
-        if run.model.output.is_identity:  # the outputs are states, not labels
-            no_labels = [0] * len(forward.logits)
-            inspection = self._inspection(forward, label_ids=no_labels, token_name=str, labels=axes)
+        if run.model.output.is_identity:  # the outputs are hidden states, not logits: only attention is kept
+            any_labels = [0] * len(forward.logits)
+            inspection = self._inspection(forward, label_ids=any_labels, token_name=str, labels=axes)
             return replace(inspection, source=text, score=0.0, steps=(), layers=())
         token_name = _token_name(run.target_tokenizer)
-        if num_labels == 1:  # a logit of 0 for the second class turns log softmax into log sigmoid
+        if num_labels == 1:  # discriminator: a logit of 0 for a second class turns log softmax into log sigmoid
             layers = {name: pad(logits, (0, 1)) for name, logits in forward.layer_logits.items()}
             forward = replace(forward, logits=pad(forward.logits, (0, 1)), layer_logits=layers)
             token_name = DISCRIMINATOR_LABELS.__getitem__
@@ -222,7 +228,8 @@ class SentenceInspector:
             layers = {name: logits[:1] for name, logits in forward.layer_logits.items()}
             forward = replace(forward, logits=forward.logits[:1], layer_logits=layers)
         label_ids = forward.logits.argmax(-1).tolist()
-        if num_labels > 1 and run.target_tokenizer is run.source_tokenizer:  # score the tokens that are not masked
+        # a masked language model, whose labels are source tokens: score the tokens that are not masked
+        if num_labels > 1 and run.target_tokenizer is run.source_tokenizer:
             mask = run.source_tokenizer.mask
             label_ids = [best if token_id == mask else token_id for best, token_id in zip(label_ids, ids)]
         return replace(self._inspection(forward, label_ids, token_name, axes), source=text)
@@ -252,7 +259,7 @@ class SentenceInspector:
             experts=tuple(
                 ExpertMap(path, layer_name(self.run.model, path), tuple(tokens), gates)
                 for path, gates in forward.expert_gates.items()
-                for _, tokens in [labels[stack_of(path)]]  # the labels of the columns: what the layer read
+                for _, tokens in [labels[stack_of(path)]]  # the column labels: the tokens that the layer read
             ),
             generation_probs=forward.generation_probs,
         )
@@ -266,11 +273,8 @@ class SentenceInspector:
         model, maps = self.run.model, list[AttentionMap]()
         for path, weights in recorded.items():
             kind: AttentionKind = "cross" if path in model.memory_paths else stack_of(path)
-            queries, keys = labels[kind]
-            stride = getattr(model.get_submodule(path), "key_stride", 1)
-            if stride > 1:  # memory-compressed attention: each key is computed from `stride` tokens
-                keys = _compressed_keys(keys, stride, weights.shape[-1])
-            layer = 1 + sum(attention.kind == kind for attention in maps)
+            queries, tokens = labels[kind]
+            layer = 1 + sum(attention.kind == kind for attention in maps)  # number among the layers of its kind
             entropy = torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)  # H, in bits
             maps.append(
                 AttentionMap(
@@ -278,7 +282,7 @@ class SentenceInspector:
                     kind,
                     layer,
                     queries=tuple(queries),
-                    keys=tuple(keys),
+                    keys=key_labels(model, path, tokens),
                     weights=weights,
                     entropy=tuple(entropy.tolist()),
                 )
@@ -305,7 +309,8 @@ def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> Toke
     """
     word_ids = tokenizer.word_ids(ids)  # −1 for tokens of no word
     new_word_ids = {word_id: n for n, word_id in enumerate(sorted(set(word_ids) - {-1}))} | {-1: -1}
-    words = word_labels(tokenizer.decode(ids), word_ids) if len(new_word_ids) > 1 else []
+    has_words = len(new_word_ids) > 1  # besides −1
+    words = word_labels(tokenizer.decode(ids), word_ids) if has_words else []
     return TokenizedText(
         text,
         tokens=tuple(tokenizer.tokens(ids)),
@@ -322,14 +327,6 @@ def _token_name(tokenizer: Tokenizer) -> TokenName:
     return lambda token_id: tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}"
 
 
-def _compressed_keys(tokens: Sequence[str], stride: int, count: int) -> tuple[str, ...]:
-    """Return the labels of the `count` keys of memory-compressed attention.
-
-    The first key is zero, and each of the others is computed from `stride` consecutive tokens, which are its label.
-    """
-    return ("(zero)", *("".join(tokens[n * stride : (n + 1) * stride]) for n in range(count - 1)))
-
-
 def token_predictions(
     logits: Tensor, token_ids: Sequence[int], token_name: TokenName, max_alternatives: int
 ) -> tuple[TokenPrediction, ...]:
@@ -343,7 +340,7 @@ def token_predictions(
     """
     log_p = logits.log_softmax(-1)
     token_log_p = log_p.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])  # T 1
-    ranks = 1 + (log_p > token_log_p).sum(-1)
+    ranks = 1 + (log_p > token_log_p).sum(-1)  # 1 + number of tokens that are more probable
     entropy = torch.special.entr(log_p.exp()).sum(-1) / math.log(2)
     top = log_p.topk(min(max_alternatives, log_p.shape[-1]), dim=-1)
     columns = (column.tolist() for column in (token_log_p[:, 0], ranks, entropy, top.indices, top.values.exp()))
@@ -398,9 +395,10 @@ def record_forward(
     attention: dict[str, list[Tensor]] = {}  # module path → weights 1 H T S, in chunks along T
     source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
     target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
+    # the states between the layers of the stack below the output layer, and the gates of mixtures of experts
     with record_layers(model.output_stack) as layers, record_gates(model) as gates:
         features = model.forward_features(source, source_layout, target, target_layout, attention)
-    num_outputs = features.output.shape[1]
+    num_outputs = features.output.shape[1]  # T
 
     def logits_after(states: Tensor) -> Tensor:
         """Return the logits (T V) if the output layer is applied to the states after a layer, (1, T, D).
@@ -429,7 +427,7 @@ def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
     which the final norm of the stack is applied. If a stack has a single layer, its sublayers are recorded as layers.
     """
     recorded: dict[str, Tensor] = {}
-    sublayers: list[nn.Module] = [sublayer for _, sublayer in stack.named_layers()]
+    sublayers: list[nn.Module] = [sublayer for _, sublayer in stack.named_layers()]  # such as attention, feed-forward
     sublayers_per_layer = len(sublayers) // len(stack.layers) if len(stack.layers) > 1 else 1
 
     def record(name: str, states: Tensor, context: Context) -> None:
@@ -437,7 +435,7 @@ def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
         recorded[name] = stack.norm(states, context.layout)
 
     def record_output(name: str) -> Any:
-        """Return a forward hook that records the output of a layer, which is called as layer(x, context)."""
+        """Return a forward hook that records the states a layer returns first; it is called as layer(x, context)."""
         return lambda module, inputs, outputs: record(name, states=outputs[0], context=inputs[1])
 
     with ExitStack() as hooks:

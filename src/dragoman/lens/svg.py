@@ -11,10 +11,10 @@ from rich.cells import cell_len, set_cell_size
 
 from dragoman.errors import UserError
 
-CHARACTER_WIDTH = 7.6  # upper bound for the width of a character in pixels
+CHARACTER_WIDTH = 7.6  # upper bound for the width of a character (of one terminal cell) in pixels
 MAX_LABEL_CELLS = 18  # width of a label in terminal cells
 NUM_SHADES = 25  # intensities of a color; equal neighbors are merged into one rectangle
-DASHES = (None, "7 4", "2 3", "9 3 2 3", "4 2")  # curves differ in more than their color
+DASHES = (None, "7 4", "2 3", "9 3 2 3", "4 2")  # SVG dash patterns: curves differ in more than their color
 PNG_SCALE = 2  # PNG pixels per SVG pixel
 PNG_FONTS = "'DejaVu Sans', 'Noto Sans', sans-serif"  # the first two have the character ▁ of many tokenizers
 
@@ -67,7 +67,7 @@ class Figure(Markup):
     """An SVG figure: a string that is inserted unescaped into HTML, and that Jupyter displays."""
 
     def _repr_svg_(self) -> str:
-        """Return the SVG source, which Jupyter calls for to display the figure (IPython's rich display protocol)."""
+        """Return the SVG source, by which Jupyter displays the figure (IPython's rich display protocol)."""
         return str(self)
 
     def __repr__(self) -> str:
@@ -232,7 +232,7 @@ def matrix(
         j = 0  # first column of the group
         for (shade, _), group in groupby(keys):
             count = len(list(group))
-            if shade:
+            if shade:  # cells of shade 0 are not drawn
                 title = [] if tooltip is None else [tag("title", tooltip(i, j))]
                 opacity = f"{min(NUM_SHADES, abs(shade)) / NUM_SHADES:.2f}"
                 color = {"class_": "heat" if shade > 0 else "cold", "fill_opacity": opacity}

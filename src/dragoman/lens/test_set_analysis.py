@@ -61,7 +61,7 @@ class AnalyzedSentence:
 class TestSetAnalysis:
     """The analysis of a run on a test set; sentences are added while it runs, short ones first."""
 
-    __test__ = False  # not a test, whatever pytest thinks
+    __test__ = False  # keeps pytest from collecting the class, whose name begins with Test
 
     total: int  # number of sentences of the test set
     sentences: dict[int, AnalyzedSentence] = field(default_factory=dict)  # by index
@@ -76,13 +76,15 @@ class TestSetAnalysis:
 class TestSetAnalyzer:
     """Analyzes a run on a test set, a few sentences at a time, so that the first results can be shown early."""
 
-    __test__ = False
+    __test__ = False  # keeps pytest from collecting the class, whose name begins with Test
 
     def __init__(self, run: Run, sources: Sequence[str], references: Sequence[str]) -> None:
         """Prepare the analysis; each source has one reference. `analysis` is the result, which `analyze` fills."""
         self.run, self.sources = run, list(sources)
+        # normalized (Unicode form, case) as the text on which the run was trained
         self.references = [normalize_text(run, text) for text in references]
         self.tokenizer = evaluation.choose_bleu_tokenizer(self.references).tokenizer
+        # effective order: a sentence of fewer than four words has no 4-grams
         self.sentence_bleu = BLEU(effective_order=True, tokenize=self.tokenizer)
         self.analysis = TestSetAnalysis(len(self.sources))
 
@@ -93,7 +95,7 @@ class TestSetAnalyzer:
         can show them early.
         """
         counts = training_word_counts(self.run)
-        shared = words_of_both_languages(self.run, self.sources, self.references)
+        shared = words_of_both_languages(self.run, self.sources, self.references)  # copying them is no error
         order = sorted(range(len(self.sources)), key=lambda n: len(self.sources[n]))
         for start in range(0, len(order), SENTENCES_PER_CHUNK):
             chunk = order[start : start + SENTENCES_PER_CHUNK]
@@ -117,9 +119,9 @@ class TestSetAnalyzer:
             for n, fits in enumerate(run.within_max_length(sources, references))
             if fits and sources[n].strip() and references[n].strip()
         ]
-        if run.ensemble_members:  # an ensemble translates, but only single models score
+        if run.ensemble_members:  # only single models compute probabilities of given texts
             scorable = []
-        pairs = [sources[n] for n in scorable], [references[n] for n in scorable]
+        pairs = [sources[n] for n in scorable], [references[n] for n in scorable]  # sources and their references
         scores = {n: scored.score for n, scored in zip(scorable, run.score(*pairs))} if scorable else {}
         alignments = (run.align(*pairs) if scorable else None) or []
         links = dict(zip(scorable, alignments))

@@ -21,8 +21,9 @@ LINE_WIDTH = 100  # terminal cells
 MAX_WORD_CELLS = 20
 MAX_BAR_CELLS = 24
 MAX_WALK_NUMBERS = 8  # numbers that are shown of each step of a walk
-SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"), (0.0, "·"))  # minimum weight and character
+SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"), (0.0, "·"))  # smallest attention weight and character
 LEGEND = "attention weight:  · below 5 %  ░ from 5 %  ▒ from 25 %  ▓ from 50 %  █ from 75 %"
+#: distances in positions at which similarities and biases are shown
 SIMILARITY_DISTANCES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 BIAS_DISTANCES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8)
 
@@ -44,7 +45,7 @@ def alignment_lines(source: str, target: str, links: Iterable[Link], width: int 
     source_words, target_words = alignment_words(source), alignment_words(target)
     sorted_links = [(i, j) for i, j in sorted(set(links)) if i < len(source_words)]
     # for each target word j, the indices of its source words
-    aligned = [[i for i, link_target in sorted_links if link_target == j] for j in range(len(target_words))]
+    aligned = [[i for i, target_index in sorted_links if target_index == j] for j in range(len(target_words))]
     lines = [f"source     {one_line(source)}"]
     if not any(aligned):
         return [*lines, f"target     {one_line(target)}"]
@@ -72,7 +73,7 @@ def heatmap_lines(
 
     There is a row for each of the T labels of queries, and a column for each of the S labels of keys.
     """
-    columns = []
+    columns = []  # each with its label and T cells
     for name, column_weights in zip(column_labels, weights.T.tolist()):
         block_width = max(2, cell_len(shorten(name, MAX_WORD_CELLS)))
         columns.append([name, *(_shade(weight) * block_width for weight in column_weights)])
@@ -158,8 +159,9 @@ def expert_lines(experts: Sequence[ExpertMap]) -> list[str]:
         width = max(cell_len(_shortened(token)) for token in expert_map.tokens) + 2
         lines.append(f"{expert_map.layer}, {expert_map.gates.shape[-1]} experts")
         for token, gates in zip(expert_map.tokens, expert_map.gates.tolist()):
-            selected = sorted((-gate, number) for number, gate in enumerate(gates, 1) if gate > 0)
-            shown = "  ".join(f"{number} ({_percent(-negative_gate)})" for negative_gate, number in selected)
+            selected = [(number, gate) for number, gate in enumerate(gates, 1) if gate > 0]
+            selected.sort(key=lambda number_and_gate: -number_and_gate[1])
+            shown = "  ".join(f"{number} ({_percent(gate)})" for number, gate in selected)
             lines.append(f"  {set_cell_size(_shortened(token), width)}{shown}")
         lines.append("")
     return lines[:-1]
@@ -181,7 +183,7 @@ def alternative_lines(inspection: Inspection) -> list[str]:
             if other.token_id != step.token_id
         )
         rank = f"  rank {step.rank}" if step.rank > 1 else ""
-        bar = set_cell_size("█" * round(MAX_BAR_CELLS / 2 * step.probability), MAX_BAR_CELLS // 2)
+        bar = set_cell_size("█" * round(MAX_BAR_CELLS / 2 * step.probability), MAX_BAR_CELLS // 2)  # padded
         probability = f"{_percent(step.probability):>6}{p_gen}"
         lines.append(f"{set_cell_size(_shortened(step.token), width)}{probability}  {bar}  {others}{rank}".rstrip())
     limit = "" if inspection.finished else ", truncated at the length limit"
@@ -198,7 +200,7 @@ def layer_lines(inspection: Inspection, width: int = LINE_WIDTH) -> list[str]:
     for t, step in enumerate(inspection.steps):
         row = []
         for layer in inspection.layers:
-            best = layer.steps[t].alternatives[0]
+            best = layer.steps[t].alternatives[0]  # the most probable token
             mark = " ✓" if best.token_id == step.token_id else ""
             row.append(f"{shorten(best.token, 14)} {_percent(best.probability)}{mark}")
         rows.append(row)
@@ -212,7 +214,8 @@ def walk_lines(walk: Walk) -> list[str]:
     of a step are a vector, a number for each attended token (then `key_labels` are these tokens), or a matrix. The last
     lines are the most probable next tokens.
     """
-    lines, place = [f"{' '.join(walk.inputs)} → ?   (head {walk.head} of {walk.num_heads})"], ""
+    lines = [f"{' '.join(walk.inputs)} → ?   (head {walk.head} of {walk.num_heads})"]  # tokens that the decoder read
+    place = ""
     for step in walk.steps:
         if step.place != place:
             place = step.place
@@ -291,7 +294,8 @@ def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
     lines = []
     for encoding in encodings:
         lines.append(f"{encoding.name}: {MECHANISM_LABELS[encoding.mechanism]}  ({encoding.modules_label})")
-        middle, count = len(encoding.labels) // 2, len(encoding.labels)
+        count = len(encoding.labels)  # of positions, or of distances for relative keys
+        middle = count // 2
         if encoding.similarity is not None:
             row = encoding.similarity[middle].tolist()
             similarities = {str(d): row[middle + d] for d in SIMILARITY_DISTANCES if middle + d < count}

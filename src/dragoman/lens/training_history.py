@@ -56,8 +56,8 @@ class HistoryEntry:
         step: number of optimizer steps of the checkpoint.
         checkpoint: its name, which --checkpoint accepts.
         source: the sentence.
-        found: the translation that the checkpoint finds; None if it is empty and not finished.
-        final: the translation of the final model, which the checkpoint is forced to generate.
+        found: the translation that the checkpoint finds by search; None if it generates no token, not even EOS.
+        final: the translation of the final model, which the checkpoint scores by teacher forcing.
     """
 
     step: int

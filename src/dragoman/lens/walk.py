@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.lens.layer_names import layer_name, stack_of
+from dragoman.lens.layer_names import key_labels, layer_name, stack_of
 from dragoman.models import Model
 from dragoman.parts.attention_quantities import MASK, TERMS, term_quantity
 from dragoman.parts.mixer import STACK_OUTPUT, SequenceLayout
@@ -18,7 +18,7 @@ from dragoman.parts.tracing import Quantity, Trace, TracedValue
 from dragoman.run import Run, Source
 from dragoman.run.sources import is_empty, load_features
 
-MAX_KEYS = 32  # rows of a matrix of keys or values: those with the largest weights
+MAX_KEYS = 32  # rows that are kept of a matrix of keys or values: those with the largest attention weights
 MAX_LOGITS = 65_536  # the largest logits of a step; of a larger vocabulary the others are left out
 NUM_CANDIDATES = 50  # most probable tokens that are named
 
@@ -55,8 +55,8 @@ class Walk:
     system: str
     source: tuple[str, ...]  # tokens
     inputs: tuple[str, ...]  # target tokens that were read; the last one predicts
-    position: int  # of the source token whose way through the encoder is shown
-    head: int  # from 1
+    position: int  # index of the source token whose way through the encoder is shown
+    head: int  # number of the attention head, from 1
     num_heads: int
     steps: tuple[WalkStep, ...]
     logits: Tensor  # of the next token, largest first
@@ -93,14 +93,16 @@ def walk_through(
                 "remove it"
             )
     source_ids: Sequence[int] = [] if source is None else run.encode_sources([source])[0]
-    first_ids = (source is None and run.framing.source_prefix) or (run.framing.bos,)  # special tokens
+    # special tokens before the target; a text without source may begin with others than BOS
+    first_ids = run.framing.source_prefix if source is None and run.framing.source_prefix else (run.framing.bos,)
     input_ids = [*first_ids, *tokens] if run.model.can_generate else []
     source_labels = _source_labels(run, source, source_ids)
     trace, logits = _traced_forward(run, source_ids, input_ids, position)
     inputs = tuple(tokenizer.tokens(input_ids))
-    num_heads = max((value.value.shape[1] for value in trace.results.values() if "H" in value.quantity.axes), default=1)
+    with_heads = [traced.value for traced in trace.results.values() if "H" in traced.quantity.axes]  # 1 H …
+    num_heads = max((value.shape[1] for value in with_heads), default=1)
     ranges = {"position": (position, 0, max(0, len(source_labels) - 1)), "head": (head, 1, num_heads)}
-    for name, (number, lowest, highest) in ranges.items():
+    for name, (number, lowest, highest) in ranges.items():  # checked here, as the trace tells the number of heads
         if not lowest <= number <= highest:
             raise UserError(f"the walk's {name} must be from {lowest} to {highest}, but is {number}")
     walker = _Walker(run.model, trace, source=source_labels, inputs=inputs, position=position, head=head - 1)
@@ -159,7 +161,7 @@ def _traced_forward(
     """
     source, source_lengths = run.pad_batch([source_ids])
     target, target_lengths = run.pad_batch([input_ids])
-    if not input_ids and source.dim() == 2:  # token ids, not feature vectors
+    if not input_ids and source.dim() == 2:  # no target: an empty tensor (1 0) of the type of the token ids
         target = source[:, :0]
     source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
     target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
@@ -168,12 +170,16 @@ def _traced_forward(
     logits = at_least_float32(run.model.logits(features)[0])  # T V
     if input_ids:
         return trace, logits[-1]
+    # one label of the whole sequence is predicted at its first token
     return trace, logits[0 if run.model.one_label_per_sequence else min(position, len(logits) - 1)]
 
 
 @dataclass(frozen=True)
 class _Walker:
-    """Selects the numbers of one position and head from a trace."""
+    """Selects the numbers of one position and head from a trace: the intermediate results of all layers.
+
+    The axes of a traced quantity are named by letters: H heads, T query positions, S key positions, E vector elements.
+    """
 
     model: Model
     trace: Trace
@@ -185,8 +191,8 @@ class _Walker:
     def steps(self) -> list[WalkStep]:
         """Return the traced values (intermediate results) in the order of the computation, each as a step.
 
-        A value equal to the one before, and a mask that hides nothing, are omitted. Attention scores are preceded by
-        the terms that they sum up.
+        A value equal to the one before, and a mask that hides nothing, are omitted. Attention scores are preceded by a
+        step with their terms, the products of query and key elements that they sum up.
         """
         steps: list[WalkStep] = []
         previous: Tensor | None = None
@@ -194,7 +200,7 @@ class _Walker:
             if previous is not None and previous.shape == traced.value.shape and torch.equal(previous, traced.value):
                 continue
             previous = traced.value
-            if traced.quantity is MASK and bool(self._select(traced).all()):
+            if traced.quantity is MASK and bool(self._select(traced).all()):  # all keys are visible
                 continue
             if traced.quantity.name == "scores" and (terms := self._score_terms(traced)) is not None:
                 steps.append(terms)
@@ -204,8 +210,8 @@ class _Walker:
     def _step_of(self, traced: TracedValue) -> WalkStep:
         """Return a traced value at the selected position and head as a step.
 
-        A quantity with the axis S has a number (S) or a vector (S E) for each key of attention. Of vectors, only those
-        of the MAX_KEYS keys with the largest attention weights remain.
+        A quantity with the axis S has a number (S) or a vector (S E) for each key position of attention. Of vectors,
+        only those of the MAX_KEYS keys with the largest attention weights remain.
         """
         quantity, numbers = traced.quantity, self._select(traced)
         keys: tuple[int, ...] = ()  # positions on the axis S
@@ -219,10 +225,13 @@ class _Walker:
     def _make_step(self, path: str, quantity: Quantity, numbers: Tensor, keys: tuple[int, ...]) -> WalkStep:
         """Return the step that shows `numbers` of a quantity, such as "query", in the layer at the module path `path`.
 
-        `keys` are the positions of the keys that the first axis of `numbers` has, empty if it has none; labels are
-        added.
+        `keys` are the positions of the keys that the first axis of `numbers` has, empty if it has none. Their labels
+        are tokens, or for keys beyond the tokens their positions, from 1.
         """
-        labels = self._key_labels(path)
+        labels = self._key_labels(path) if keys else ()
+        # numbers belong to one head if their quantity has an axis H (heads); TERMS, the products q ⊙ k that add up to a
+        # score, have none, because they are computed for the selected head only
+        of_head = "H" in quantity.axes or quantity.name == TERMS.name
         return WalkStep(
             path=path,
             place=f"{stack_of(path)} output" if quantity is STACK_OUTPUT else layer_name(self.model, path),
@@ -232,26 +241,27 @@ class _Walker:
             values=numbers.float().cpu() if numbers.dtype == torch.bool else at_least_float32(numbers).cpu(),
             keys=keys,
             key_labels=tuple(labels[key] if key < len(labels) else str(key + 1) for key in keys),
-            of_head="H" in quantity.axes or quantity.name == TERMS.name,
+            of_head=of_head,
         )
 
     def _select(self, traced: TracedValue) -> Tensor:
         """Return a traced value (a batch of one, such as 1 H T E) at the selected head and query position: E, S or S E.
 
-        The query position is `self.position` in the encoder and the last one in the decoder.
+        H are heads, T query positions, S key positions, and E vector elements. The query position is `self.position` in
+        the encoder and the last one in the decoder.
         """
         numbers, axes = traced.value[0], traced.quantity.axes
         if "H" in axes:
-            numbers = numbers[min(self.head, numbers.shape[0] - 1)]
+            numbers = numbers[min(self.head, numbers.shape[0] - 1)]  # a layer may have fewer heads
         if "T" in axes:
             row = self.position if stack_of(traced.path) == "encoder" else -1
-            numbers = numbers[min(row, numbers.shape[0] - 1)]
+            numbers = numbers[min(row, numbers.shape[0] - 1)]  # a layer may read a shorter sequence
         return numbers
 
     def _quantity_at(self, path: str, name: str) -> Tensor | None:
-        """Return the quantity `name`, such as "query", of the layer at `path`, for the selected position and head.
+        """Return the quantity `name`, such as "query", of the layer at the module path `path`; None if it has none.
 
-        None if the trace does not have it.
+        The numbers are those of the selected position and head: E, S or S E.
         """
         traced = self.trace.results.get((path, name))
         return None if traced is None else self._select(traced)
@@ -267,7 +277,7 @@ class _Walker:
         return tuple(sorted(weights.topk(MAX_KEYS).indices.tolist()))
 
     def _score_terms(self, scores: TracedValue) -> WalkStep | None:
-        """Return a step with the terms that each attention score is the sum of, such as q_e · k_e for each component e.
+        """Return a step with the terms (S E) that each attention score is the sum of, such as q_e · k_e for element e.
 
         Only the keys with the largest weights have terms. None if the layer has no query and keys.
         """
@@ -282,11 +292,13 @@ class _Walker:
         return self._make_step(path, term_quantity(scores.quantity), terms, strongest)
 
     def _key_labels(self, path: str) -> Sequence[str]:
-        """Return the tokens that the keys of the attention layer at a module path belong to.
+        """Return the labels of the keys of the attention layer at a module path: the tokens that they belong to.
 
         Cross-attention (`memory_paths`) and the encoder attend to the source, a decoder to its inputs, and a
         decoder-only model to source and inputs as one sequence.
         """
         if path in self.model.memory_paths or stack_of(path) == "encoder":
-            return self.source
-        return (*self.source, *self.inputs) if self.model.is_decoder_only else self.inputs
+            tokens = self.source
+        else:
+            tokens = (*self.source, *self.inputs) if self.model.is_decoder_only else self.inputs
+        return key_labels(self.model, path, tokens)

@@ -22,7 +22,7 @@ class WordAlternative:
     """A word that may follow a prefix.
 
     Attributes:
-        word: with the punctuation that is attached to it; empty: the translation ends here
+        word: the word with the punctuation that is attached to it; empty: the translation ends here
         token_ids: its tokens, the last one EOS if the translation ends here
         probability: p(word | prefix, source), the product over its tokens
         text: the translation that begins with the prefix and this word, continued by greedy search
@@ -44,6 +44,7 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
     """
     if is_empty(source):
         raise UserError("an empty source sentence has no alternatives to its translation: give its text")
+    # `forced_bos` are the tokens, such as a language code, that every translation begins with
     prefix = without_forced_bos(run, prefix)
     eos = run.framing.eos
     if eos in prefix:
@@ -51,7 +52,7 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
     ids, lengths = run.pad_batch(run.encode_sources([source]))
     target_ids = torch.tensor([[run.framing.bos, *run.framing.forced_bos, *prefix]], device=run.device)
     logits = run.logits(ids, target_ids)[0, -1].float()
-    logits[list(run.special_tokens.suppressed)] = -math.inf
+    logits[list(run.special_tokens.suppressed)] = -math.inf  # tokens that are never generated, such as padding
     probabilities = logits.softmax(-1)
     top_tokens = probabilities.topk(min(count, len(probabilities))).indices.tolist()
     first_tokens = [token for token in top_tokens if token != eos]
@@ -69,6 +70,7 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
         )
         greedy = replace(Beam(1), length_limit=run.length_limit)
         hypotheses = [ranked[0] for ranked in greedy.decode(run, request)]
+        # log p of each token; one hypothesis for each source of the batch
         scores = hypothesis_token_scores(run, request.source, request.lengths, [[best] for best in hypotheses])
         alternatives += [_first_word(run, best, log_p, len(prefix)) for best, (log_p,) in zip(hypotheses, scores)]
     best_of_word: dict[str, WordAlternative] = {}  # two tokens may begin the same word
@@ -86,13 +88,15 @@ def _first_word(run: Run, hypothesis: Hypothesis, log_p: Sequence[float], prefix
     tokenizer = run.target_tokenizer
     begin = len(run.framing.forced_bos) + prefix_length  # tokens begin … end − 1 are those of the word
     word_ids = tokenizer.word_ids(hypothesis.tokens)  # for each token the index of its word, −1 for tokens of no word
+    # the word has all tokens with the word of the first one; if that has none, such as a lone space, it belongs to the
+    # word after it
     end = begin + 1
     while end < len(word_ids) and (word_ids[end] == word_ids[begin] or word_ids[begin] < 0):
-        if word_ids[begin] < 0 <= word_ids[end - 1] != word_ids[end]:
-            break  # a token without a word, such as a lone space, belongs to the next word
+        if word_ids[begin] < 0 <= word_ids[end - 1] != word_ids[end]:  # the word after the space ends
+            break
         end += 1
     text = tokenizer.decode(hypothesis.tokens)
-    words, number = alignment_words(text), max(word_ids[begin:end])
+    words, number = alignment_words(text), max(word_ids[begin:end])  # index of the word, −1 if there is none
     word = words[number] if 0 <= number < len(words) else tokenizer.decode(hypothesis.tokens[begin:end]).strip()
     token_ids, probability = tuple(hypothesis.tokens[begin:end]), math.exp(sum(log_p[begin:end]))
     return WordAlternative(word, token_ids=token_ids, probability=probability, text=text)

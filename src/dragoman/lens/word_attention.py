@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dragoman.run import Run, SentenceAttention
-from dragoman.run.sources import normalize_text
+from dragoman.run.pair_scoring import encode_targets
 from dragoman.text.word_splitting import alignment_spans
 
-END_LABEL = "(end)"
+END_LABEL = "(end)"  # of the column for source tokens of no word, mostly EOS
 
 
 def word_attention(run: Run, source: str, target: str | None = None) -> SentenceAttention:
@@ -23,16 +23,15 @@ def word_attention(run: Run, source: str, target: str | None = None) -> Sentence
     """
     if target is None:
         target = run.translate([source], alignment=False)[0].text
-    target = normalize_text(run, target)
     attention = run.attention(source, target)
-    source_ids, target_ids = run.encode_sources([source])[0], run.target_tokenizer.encode(target)
+    source_ids, target_ids = run.encode_sources([source])[0], encode_targets(run, [target])[0]
     source_words = run.source_tokenizer.word_ids(source_ids)
     target_words = run.target_tokenizer.word_ids(target_ids)
     return replace(
         attention,
         source=[*word_labels(run.source_tokenizer.decode(source_ids), source_words), END_LABEL],
         target=word_labels(run.target_tokenizer.decode(target_ids), target_words),
-        weights={},
+        weights={},  # those of each layer remain between tokens, and are left out
         cross=None if attention.cross is None else merge_to_words(attention.cross, source_words, target_words),
     )
 
@@ -52,6 +51,7 @@ def merge_to_words(weights: Tensor, source_words: Sequence[int], target_words: S
     to_column = torch.tensor([[float(token_word == word) for word in columns] for token_word in source_words])
     to_row = torch.tensor([[float(token_word == word) for token_word in target_words] for word in rows])
     mean = to_row / to_row.sum(1, keepdim=True)
+    # `weights` may have a last row for EOS, which `target_words` does not have
     return mean @ weights[: len(target_words), : len(source_words)].float().cpu() @ to_column
 
 

@@ -38,7 +38,7 @@ def diagnose(
         gold: for each sentence, pairs (index of a source word, index of a reference word) that are aligned.
     """
     run.check_usage("translate")
-    if not run.model.can_generate or run.model.source_features is not None:
+    if not run.model.can_generate or run.model.source_features is not None:  # feature vectors of images or speech
         raise UserError(
             f"{run.folder} does not translate text, but only text-to-text translation can be diagnosed: name another "
             "run"
@@ -55,7 +55,7 @@ def diagnose(
         raise UserError("gold alignments need reference translations: give them with --target")
     languages = languages or language_pair(run)
     translated = TranslatedSet(sources, run.translate(sources), references)
-    # each finding measures one known failure
+    # each finding measures one known failure; `coverage` returns two
     findings = [
         gender(run, languages, templates),
         hallucination(run, sources, languages),
@@ -91,7 +91,8 @@ def language_pair(run: Run) -> str | None:
 def _language_code(file_name: str) -> str | None:
     """Return the extension of a file name if it looks like a language code ("de" for train.de.gz), else None."""
     extension = file_extension(file_name).lower()
-    is_code = len(extension) in (2, 3) and extension.isalpha() and extension not in ("txt", "tsv", "csv", "tmx")
+    is_file_type = extension in ("txt", "tsv", "csv", "tmx")
+    is_code = len(extension) in (2, 3) and extension.isalpha() and not is_file_type
     return extension if is_code else None
 
 

@@ -22,7 +22,7 @@ def coverage(run: Run, translated: TranslatedSet) -> list[Finding]:
     without a value.
     """
     alignments = [translation.alignment for translation in translated.translations if translation.alignment is not None]
-    if len(alignments) < len(translated.translations):
+    if len(alignments) < len(translated.translations):  # some translation has no alignment
         explanation = "Coverage cannot be measured: this system has no cross-attention to align words with."
         return [
             Finding(name="dropped", title=DROPPED_TITLE, explanation=explanation),
@@ -36,7 +36,7 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
 
     An unaligned word is not always dropped, because attention misses many short words. With references, a word counts
     as dropped if it is unaligned and all reference words aligned to it are missing from the translation. Without, an
-    unaligned word counts unless the same word is unaligned in half of its occurrences.
+    unaligned word counts unless the same word occurs more than once, and is unaligned at least half of the time.
 
     `alignments` has for each translation pairs (index of a source word, index of a target word).
     """
@@ -83,6 +83,7 @@ def missing_words(unaligned: dict[int, str], text: str, reference: str, links: A
         links: pairs (index of a source word, index of a reference word).
     """
     reference_words = [word.casefold() for word in stripped_words(reference)]
+    # words that the reference has more often than the translation
     missing = Counter(reference_words) - Counter(word.casefold() for word in stripped_words(text))
     expected: dict[int, list[str]] = {}  # index of a source word → its words in the reference
     for source_index, reference_index in links:
@@ -149,6 +150,7 @@ def length_ratio(translated: TranslatedSet) -> Finding:
     """
     references = translated.references
     others, name = (translated.sources, "source") if references is None else (references, "reference")
+    # (words of the translation, words of its reference or source)
     lengths = [(len(split_words(text)), len(split_words(other))) for text, other in zip(translated.texts, others)]
     ratio = sum(length for length, _ in lengths) / max(1, sum(expected for _, expected in lengths))
     outliers = [n for n, (length, expected) in enumerate(lengths) if expected and not 0.5 <= length / expected <= 2]
@@ -170,7 +172,7 @@ def quality_by_length(translated: TranslatedSet) -> Finding:
     """Measure by how much BLEU is lower on the longest than on the shortest sources.
 
     Sentences are grouped by the number of source words, such as "6 to 10" (`band.words`); groups of fewer than
-    MIN_GROUP_SENTENCES sentences are not compared.
+    MIN_GROUP_SENTENCES sentences are not compared. `Finding.bands` has all groups with their scores.
     """
     name, title = "quality-by-length", "Quality by sentence length"
     if translated.references is None:

@@ -11,7 +11,7 @@ from dragoman.evaluation.text_metrics import LengthBucket
 from dragoman.lens.inspection_types import to_jsonable
 from dragoman.run import Translation
 
-MAX_EXAMPLES = 5
+MAX_EXAMPLES = 5  # of a finding
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class GenderChoice:
         `self.words` maps such a word to a number of translations; – is written for its key "" (no such word).
         """
         words = [(word or "–", count) for word, count in Counter(self.words).most_common()]
-        if sum(self.words.values()) == 1:
+        if sum(self.words.values()) == 1:  # a single translation needs no count
             return words[0][0]
         return ", ".join(f"{word} {count}" for word, count in words)
 
@@ -110,5 +110,5 @@ class Diagnosis:
 
 
 def percentage(count: int, total: int) -> float:
-    """Return `count` in percent of `total`; 0 if the total is 0."""
+    """Return `count` in percent of `total`, of which it is a part; 0 if both are 0."""
     return 100 * count / max(1, total)

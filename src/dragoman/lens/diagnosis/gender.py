@@ -37,9 +37,9 @@ from dragoman.run import Run
 from dragoman.text import split_words
 
 NAME, TITLE = "gender", "Gender where the source has none"
-EXAMPLES_PER_GENDER, MAX_GENDER_EXAMPLES = {"feminine": 3, "masculine": 3, "both": 1, "nothing": 1}, 6
-
-
+#: largest number of examples that are shown of each gender of a translation (`GenderTemplate.gender`)
+EXAMPLES_PER_GENDER = {"feminine": 3, "masculine": 3, "both": 1, "nothing": 1}
+MAX_GENDER_EXAMPLES = 6  # of all genders together
 #: words that show a gender, by target language: feminine, masculine and neutral pronouns
 TARGET_PRONOUNS: dict[str, tuple[str, ...]] = {
     "en": ("she|her|hers|herself", "he|him|his|himself", "they|them|their|it"),
@@ -116,10 +116,11 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
             frames.append(cells[1])
             continue
         for pair in pairs:
-            gender_words = TARGET_PRONOUNS.get(pair.rpartition("-")[2], ())  # feminine, masculine, neutral
-            if len(cells) in (3, 4) and all(cells[:3]):
+            target_language = pair.rpartition("-")[2]
+            gender_words = TARGET_PRONOUNS.get(target_language, ())  # feminine, masculine and neutral, joined by |
+            if len(cells) in (3, 4) and all(cells[:3]):  # a source with its own words
                 meaning, gender_words = "", (*cells[1:], "")[:3]  # without neutral words, their cell is empty
-            elif len(cells) in (1, 2) and gender_words:
+            elif len(cells) in (1, 2) and gender_words:  # a source whose gender pronouns show
                 meaning = "".join(cells[1:])
             else:
                 raise UserError(
@@ -227,7 +228,7 @@ def _choices(templates: Sequence[GenderTemplate], texts: Sequence[str]) -> tuple
 def _examples(
     templates: Sequence[GenderTemplate], texts: Sequence[str], genders: Sequence[str]
 ) -> tuple[DiagnosisExample, ...]:
-    """Return a few translations as examples, evenly spread over the templates (EXAMPLES_PER_GENDER: gender → number).
+    """Return a few translations as examples, evenly spread over the templates: of each gender EXAMPLES_PER_GENDER.
 
     `texts` are the translations of the templates, and `genders` the gender that each shows: "feminine", "masculine",
     "both", "neutral" or "nothing".
@@ -239,6 +240,6 @@ def _examples(
             for template, text, name in zip(templates, texts, genders)
             if name == gender_name
         ]
-        stride = math.ceil(len(matching) / count) or 1
+        stride = math.ceil(len(matching) / count) or 1  # a slice needs at least 1
         examples += matching[::stride][:count]
     return tuple(examples[:MAX_GENDER_EXAMPLES])

@@ -27,7 +27,7 @@ FOREIGN_SENTENCES = {
     "zh": "今天天气很好，我们去公园散步。",
     "ar": "ذهب الولد إلى المدرسة في الصباح.",
     "ru": "Завтра мы поедем на поезде в город.",
-    "xx": "asdf jkl qwer uiop zxcv bnm asdf",
+    "xx": "asdf jkl qwer uiop zxcv bnm asdf",  # of no language: keys of a keyboard
 }
 
 
@@ -41,7 +41,7 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
     foreign = [text for code, text in FOREIGN_SENTENCES.items() if code not in (languages or "").split("-")]
     inputs = [*repeated, *foreign]
     translations = run.translate(inputs, alignment=False)
-    # what is wrong with each translation, "" if nothing is
+    # what is wrong with each translation, "" if nothing is; the translations of `repeated` come first
     repeated_problems = [_repetition_problem(*pair) for pair in zip(repeated, translations)]
     foreign_problems = [_foreign_problem(*pair) for pair in zip(foreign, translations[len(repeated) :])]
     problems = repeated_problems + foreign_problems
@@ -68,8 +68,10 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
 
 
 def repeated_input(sources: Sequence[str]) -> list[str]:
-    """Return inputs that repeat one text: the six most frequent words of `sources` WORD_REPETITIONS times each, and its
-    first two sentences SENTENCE_REPETITIONS times each.
+    """Return inputs that consist of one word or sentence of `sources`, repeated.
+
+    These are the six most frequent words, WORD_REPETITIONS times each, and the first two sentences,
+    SENTENCE_REPETITIONS times each.
     """
     counts = Counter(word for source in sources for word in split_words(source) if word.isalpha())
     sentences = [source for source in sources if source.strip()][:2]
@@ -85,17 +87,17 @@ def find_loop(text: str) -> str | None:
     words = split_words(text)
     for size in range(1, MAX_LOOP_WORDS + 1):
         for start in range(len(words) - size * MIN_LOOP_REPETITIONS + 1):
-            group = words[start : start + size]
-            if words[start : start + size * MIN_LOOP_REPETITIONS] == group * MIN_LOOP_REPETITIONS:
-                return " ".join(group)
+            phrase = words[start : start + size]
+            if words[start : start + size * MIN_LOOP_REPETITIONS] == phrase * MIN_LOOP_REPETITIONS:
+                return " ".join(phrase)
     return None
 
 
 def _repetition_problem(source: str, translation: Translation) -> str:
     """Describe what is wrong with the translation of a source that repeats a word or sentence; "" if nothing is.
 
-    Loops are right here. Wrong are unfinished translations, those of more than twice as many words, and those with more
-    than MAX_NEW_WORDS additional different words.
+    Its translation should repeat itself, too. Wrong are unfinished translations, those of more than twice as many
+    words, and those with more than MAX_NEW_WORDS additional different words.
     """
     source_words, words = split_words(source), split_words(translation.text)
     if not translation.finished:
@@ -111,8 +113,8 @@ def _repetition_problem(source: str, translation: Translation) -> str:
 def _foreign_problem(source: str, translation: Translation) -> str:
     """Describe what is wrong with the translation of a source in a foreign language; "" if nothing is.
 
-    Wrong are unfinished translations, those that repeat a phrase, and those of more than eight words and twice the
-    number of source words.
+    Wrong are unfinished translations, those that repeat a phrase, and those of more than eight words and more than
+    twice the number of source words.
     """
     if not translation.finished:
         return "reached the length limit"
@@ -144,6 +146,7 @@ def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Fi
     """Measure the percentage of translated words that are copied from the source.
 
     Words that are also in the reference, and `shared_words`, which exist in both languages, do not count as copied.
+    Another metric is the percentage of translations that equal their source, while the reference does not.
     """
     num_copied = num_words = num_identical = 0
     examples = []
@@ -154,7 +157,8 @@ def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Fi
         identical = text.strip() == source.strip() and reference.strip() != source.strip()
         num_identical += identical
         if copied or identical:
-            examples.append(translated.example(n, "copied: " + ", ".join(dict.fromkeys(copied))))
+            what = ", ".join(dict.fromkeys(copied)) or "the whole sentence"
+            examples.append(translated.example(n, f"copied: {what}"))
     value = percentage(num_copied, num_words)
     has_references = translated.references is not None
     caveat = "" if has_references else " (including names and numbers: give references to exclude them)"
@@ -172,7 +176,7 @@ def copied_words(source: str, text: str, reference: str, shared_words: Collectio
 
     `shared_words`, which exist in both languages, are not returned either.
     """
-    allowed, source_words = {*shared_words, *split_words(reference)}, content_words(source)
+    allowed, source_words = {*shared_words, *split_words(reference)}, content_words(source)  # not punctuation
     return [word for word in content_words(text) if word in source_words and word not in allowed]
 
 
