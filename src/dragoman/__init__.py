@@ -96,10 +96,10 @@ def load(
     """Open a run folder, or a checkpoint of Hugging Face transformers or Marian.
 
     Args:
-        folder: the run folder, or that of a checkpoint.
-        checkpoint: best, last, averaged, or a step such as "000500".
-        device: auto (the default), cpu, cuda, cuda:N or mps.
-        custom_parts: classes of custom parts that the model contains.
+        folder: the run folder, which training has written, or a checkpoint of another library.
+        checkpoint: the checkpoint of the run to load: best, last, averaged, or a step such as "000500".
+        device: cpu, cuda, cuda:N, mps, or auto (None): the GPU if there is one, else the CPU.
+        custom_parts: classes of parts, such as layers, that the user has defined and the run's model contains.
         weights: "float32"; "int8" is faster on a CPU, "bfloat16" on a GPU, both slightly less accurate.
 
     Returns:
@@ -116,7 +116,7 @@ def load(
     if is_foreign_checkpoint(Path(folder)):
         from dragoman.interop.huggingface import load_checkpoint  # needed only for checkpoints
 
-        return load_checkpoint(Path(folder), device, weights)
+        return load_checkpoint(Path(folder), device, weights)  # the other arguments concern runs only
     return load_run(folder, checkpoint, device, custom_parts, weights)
 
 
@@ -125,7 +125,7 @@ def __getattr__(name: str) -> Any:
     for module, names in _PUBLIC_NAMES.items():
         if name in names.split():
             value = getattr(importlib.import_module(module), name)
-            globals()[name] = value
+            globals()[name] = value  # so that Python finds it the next time without calling this function
             return value
     raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
 

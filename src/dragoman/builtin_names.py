@@ -11,7 +11,10 @@ SYSTEMS_FOLDER = Path(__file__).parent / "systems"
 
 @cache
 def system_names() -> tuple[str, ...]:
-    """Return the names of all systems: the keys of the dictionaries `…_SYSTEMS` in dragoman/systems."""
+    """Return the names of all systems (architectures such as "transformer").
+
+    They are the keys of the dictionaries `…_SYSTEMS` in dragoman/systems.
+    """
     paths = sorted(SYSTEMS_FOLDER.glob("[!_]*.py"))
     return tuple(name for path in paths for name in _dictionary_keys(path, variable_suffix="_SYSTEMS"))
 
@@ -23,7 +26,7 @@ def system_setting_names() -> list[str]:
 
 def _dictionary_keys(path: Path, variable_suffix: str) -> list[str]:
     """Return the string keys of all dictionaries in a Python file whose variables have names with this suffix."""
-    keys: list[ast.expr | None] = []
+    keys: list[ast.expr | None] = []  # None: of an entry `**other`
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Dict):
             variable = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]

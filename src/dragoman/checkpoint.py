@@ -66,7 +66,7 @@ def update_values(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint that was written to the end."""
+    """Whether a folder holds a checkpoint that was written to the end: `save` writes its manifest last."""
     return (resolve_link(folder) / MANIFEST_FILE).is_file()
 
 
@@ -107,12 +107,12 @@ def _verified_file(folder: Path, name: str) -> Path:
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    """Return the error for a file of weights that has its digest but cannot be read."""
+    """Return the error for a file of weights whose digest is right but which safetensors cannot read."""
     return UserError(f"the weights in {path} cannot be read ({error}): use another checkpoint")
 
 
 def tensors_digest(folder: Path, name: str) -> str | None:
-    """Return the digest that the manifest has of the file `name`.safetensors; None without such a file."""
+    """Return the SHA-256 of the file `name`.safetensors that the manifest holds; None if it lists no such file."""
     return _read_manifest(folder)["files"].get(f"{name}.safetensors")
 
 
@@ -125,7 +125,7 @@ def verify_subfolder(folder: Path, name: str) -> Path:
     return folder / name
 
 
-#: selects the part of a checkpoint's tensor that belongs to a (sharded) weight
+#: called with a checkpoint's tensor and the weight to load, returns the part that this process holds (FSDP)
 Shard = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -170,7 +170,7 @@ def set_weights(
 
 
 def assign_weights(model: nn.Module, source: WeightSource, folder: Path, device: torch.device) -> None:
-    """Give a model on the meta device, which has no weights yet, those of `source`, and move it to the device.
+    """Replace the parameters of a model, which are on the meta device, by those of `source`, and move it to `device`.
 
     Weights are loaded one by one, in the model's precision, so that there is never a second copy of them all. Those of
     a large file stay mapped where nothing has to be converted.
@@ -188,7 +188,7 @@ def assign_weights(model: nn.Module, source: WeightSource, folder: Path, device:
     for module in model.modules():
         for attribute, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             name = names[parameter]
-            if name not in loaded:  # else it is tied
+            if name not in loaded:  # otherwise it is tied to a parameter that has been loaded already
                 loaded[name] = nn.Parameter(source.load(name, parameter.dtype, device), parameter.requires_grad)
             setattr(module, attribute, loaded[name])
     for name in weights.keys() - loaded.keys():  # buffers, such as the running averages of batch norms
@@ -216,7 +216,7 @@ def _check_shapes(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size
 
 
 def _verify_file(path: Path, expected: str | None) -> None:
-    """Raise a UserError if a file is missing or does not have the expected digest."""
+    """Raise a UserError if a file is missing or does not have the expected digest (None: the manifest lacks it)."""
     if expected is None or not path.exists():
         raise UserError(f"the checkpoint {path.parent} has no {path.name}: use another checkpoint")
     if _file_digest(path) != expected:

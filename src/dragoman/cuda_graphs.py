@@ -19,7 +19,7 @@ MIN_FREE_MEMORY_SHARE = 0.25  # of the device's memory, to capture: graphs of ma
 
 @dataclass
 class CapturedGraph(Generic[Static]):
-    """The captured function of one key, or whether it can be captured."""
+    """The function of one key: its tensors, whether it can be captured, and the graph once it has been."""
 
     static: Static  # the tensors that the function reads and writes, always in the same memory
     calls: int = 0
@@ -61,8 +61,9 @@ class CudaGraphCache(Generic[Static]):
     def run(self, entry: CapturedGraph[Static], function: Callable[[], None]) -> None:
         """Run a function on the tensors of an entry (from `lookup`), as a CUDA graph if possible.
 
-        The first calls run eagerly, and check whether the function makes the CPU wait for the device; if it does not,
-        the next call captures it, and later ones replay the graph.
+        The first call runs eagerly. The next SYNC_CHECKS calls check whether the function makes the CPU wait for the
+        device: after one that does not, the next call captures the function, and later ones replay the graph. A
+        function that waits in all checks, or for which too little memory is free, goes on running eagerly, as on a CPU.
         """
         if self.device.type != "cuda":
             function()
@@ -74,7 +75,7 @@ class CudaGraphCache(Generic[Static]):
             self.stream, self.pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
         entry.calls += 1
         current = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(current)
+        self.stream.wait_stream(current)  # capture needs a stream of its own
         with torch.cuda.stream(self.stream):
             if not entry.synchronizes and _free_memory_share(self.device) > MIN_FREE_MEMORY_SHARE:
                 graph = torch.cuda.CUDAGraph()

@@ -23,7 +23,10 @@ def preemptible(on_step: Callable[[], None]) -> Iterator[None]:
 
 
 def preemption_point() -> None:
-    """Call the function that `preemptible` has set, which may let others use the device; called after every step."""
+    """Call the function that `preemptible` has set, if any; searches call this after every decoding step.
+
+    The function may wait, so that others can use the device, or end the search by an error.
+    """
     on_step = _on_step.get()
     if on_step is not None:
         on_step()

@@ -55,12 +55,12 @@ def available_cpus() -> int:
 
 
 def interrupt_process(process: subprocess.Popen[Any]) -> None:
-    """Ask a process that was started with `OWN_GROUP` to end, as Ctrl-C does."""
+    """Ask a process that was started in a group of its own (`Popen(**OWN_GROUP)`) to end, as Ctrl-C does."""
     process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT))
 
 
 def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """Return `map(function, items)`, computed by spawned processes if there is more than one worker.
+    """Yield `function(item)` for each item, in order, computed by spawned processes if there is more than one worker.
 
     Only a few items per worker are pending at a time, so that memory does not grow with their number. `function` is
     pickled once per process. The processes end with this one, even if it is killed.
@@ -68,13 +68,15 @@ def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], work
     if workers == 1:
         yield from map(function, items)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_spawned, (function,))
+    pool = ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=_start_spawned, initargs=(function,)
+    )
     try:
         pending: deque[Future[Result]] = deque()
         for item in items:
             pending.append(pool.submit(_apply, item))
             if len(pending) > MAX_PENDING_PER_WORKER * workers:
-                yield pending.popleft().result()
+                yield pending.popleft().result()  # waits for the oldest item, which keeps the results in order
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool:
@@ -94,7 +96,7 @@ def process_map(workers: int) -> OrderedMap:
 def fork_map(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int, initialize: Callable[[int], None]
 ) -> Iterator[Result]:
-    """Return `map(function, items)`, computed by forks of this process if there is more than one worker.
+    """Yield `function(item)` for each item, in order, computed by forks of this process if `workers` is above 1.
 
     Forks share the memory of this process, such as the weights of a model; only results are pickled. They end with this
     process, even if it is killed.
@@ -103,15 +105,20 @@ def fork_map(
         function: computes the result of an item.
         items: the items; forks inherit them, too.
         workers: number of forks.
-        initialize: called in each fork with its number of CPUs.
+        initialize: called in each fork with the number of CPUs that it may use.
     """
     global _function, _items
     if workers == 1 or len(items) < 2:
         yield from map(function, items)
         return
-    _function, _items = function, items
-    arguments = (initialize, max(1, available_cpus() // workers))
-    pool = ProcessPoolExecutor(min(workers, len(items)), multiprocessing.get_context("fork"), _start_forked, arguments)
+    _function, _items = function, items  # forks inherit these globals
+    cpus_per_worker = max(1, available_cpus() // workers)
+    pool = ProcessPoolExecutor(
+        min(workers, len(items)),
+        multiprocessing.get_context("fork"),
+        initializer=_start_forked,
+        initargs=(initialize, cpus_per_worker),
+    )
     try:
         with warnings.catch_warnings():  # forks do not use locks that other threads of this process may hold
             warnings.filterwarnings("ignore", message=".*multi-threaded", category=DeprecationWarning)
@@ -152,7 +159,7 @@ def _wait_for_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)
+    os._exit(1)  # at once: sys.exit() would end this thread only
 
 
 def _apply(item: Any) -> Any:
@@ -170,12 +177,12 @@ def _apply_to_index(index: int) -> Any:
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Inside the context, the first stop signal (such as Ctrl-C) calls `stop`; a second one raises KeyboardInterrupt.
 
-    Outside the main thread nothing is changed: its owner handles signals.
+    Nothing is changed if the caller runs in another thread than the main one, which alone can handle signals.
     """
     received = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Call `stop` at the first signal; raise a KeyboardInterrupt at the next."""
         nonlocal received
         if received:
             raise KeyboardInterrupt

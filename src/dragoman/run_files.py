@@ -12,13 +12,14 @@ from dragoman.storage import resolve_link
 
 CONFIG_FILE, MODEL_FILE, METRICS_FILE = "config.yaml", "model.json", "metrics.jsonl"
 CHECKPOINT_DIR, INITIAL_CHECKPOINT, HISTORY_DIR = "checkpoints", "initial", "history"
+SAMPLES_DIR = "samples"
 STATUS_FILE, MESSAGES_FILE = "status.json", "messages.jsonl"  # of a training, for those who watch it
 HUGGING_FACE_CONFIG = "config.json"
 ENSEMBLE_FILE, ENSEMBLE_VERSION = "ensemble.json", 1
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder contains a run, recognized by its model file."""
+    """Whether a folder contains a run (a training with its model and checkpoints), recognized by its model file."""
     return (folder / MODEL_FILE).exists()
 
 
@@ -28,25 +29,32 @@ def is_hugging_face_folder(folder: Path) -> bool:
 
 
 def is_marian_checkpoint(path: Path) -> bool:
-    """Whether a path is a model of Marian in its own format (.npz), or a folder with one and without config.json."""
+    """Whether a path is a model of Marian in its own format (.npz), or a folder with one.
+
+    A folder that also holds a run or a Hugging Face checkpoint is not one of Marian.
+    """
     if path.is_file():
         return path.suffix == ".npz"
-    others = (MODEL_FILE, HUGGING_FACE_CONFIG)
-    return path.is_dir() and any(path.glob("*.npz")) and not any((path / name).exists() for name in others)
+    if not path.is_dir() or is_run_folder(path) or (path / HUGGING_FACE_CONFIG).exists():
+        return False
+    return any(path.glob("*.npz"))
 
 
 def is_foreign_checkpoint(path: Path) -> bool:
-    """Whether a path holds a checkpoint of another library that can be opened as it is."""
+    """Whether a path holds a checkpoint of another library (transformers or Marian) that can be opened as it is."""
     return is_hugging_face_folder(path) or is_marian_checkpoint(path)
 
 
 def is_ensemble_folder(folder: Path) -> bool:
-    """Whether a folder holds runs that differ in their seed only, whose ensemble translates."""
+    """Whether a folder holds several runs that differ in their random seed only, which translate as an ensemble."""
     return (folder / ENSEMBLE_FILE).exists()
 
 
 def read_ensemble(folder: Path) -> dict[str, Any]:
-    """Read `ensemble.json`: the names of the runs (`members`), the results of the finished ones, and the report."""
+    """Read `ensemble.json`: the names of the runs (`members`), the results of the finished ones, and the report.
+
+    A file that is damaged, or has another format version, is a UserError.
+    """
     try:
         document = json.loads((folder / ENSEMBLE_FILE).read_text(encoding="utf-8"))
         version, members = document["version"], [str(name) for name in document["members"]]
@@ -88,7 +96,11 @@ def _check_ensemble_folder(folder: Path, checkpoint: str | None) -> None:
 
 
 def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
-    """Raise a UserError if a folder is not a run folder, or has no checkpoint of this name (None: any will do)."""
+    """Raise a UserError if a folder is not a run folder, or has no checkpoint of this name.
+
+    `checkpoint` None: no checkpoint is needed. A folder with an ensemble of runs is accepted only if a checkpoint is
+    named, which all of its runs must have.
+    """
     folder = resolve_link(folder)
     if not folder.exists():
         siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
@@ -109,7 +121,7 @@ def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Raise a UserError if the folder exists: a run never overwrites anything."""
+    """Raise a UserError if the folder for a new run exists: training never overwrites anything."""
     if is_ensemble_folder(folder):
         raise UserError(f"{folder} already contains runs: continue them with --resume, or choose another name")
     if is_run_folder(folder):
@@ -124,18 +136,24 @@ def has_checkpoint(folder: Path, name: str) -> bool:
 
 
 def checkpoint_names(folder: Path) -> list[str]:
-    """List the checkpoints: step numbers first, then `averaged`, `best` and `last`; without those of the history."""
+    """List the checkpoints of a run: step numbers first, then `averaged`, `best` and `last`.
+
+    Those of the history, a folder with the weights of some earlier steps, are left out.
+    """
     return sorted(path.name for path in (folder / CHECKPOINT_DIR).glob("[!.]*") if path.name != HISTORY_DIR)
 
 
 def history_steps(folder: Path) -> list[int]:
-    """Return the steps whose weights are kept in the history of a run, in order."""
+    """Return the steps whose weights are kept in the history of a run (`checkpoints/history/STEP`), in order."""
     paths = (folder / CHECKPOINT_DIR / HISTORY_DIR).glob("*")
     return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
 
 def checkpoints_by_step(folder: Path) -> dict[int, str]:
-    """Return the names of all checkpoints of a run that have a step, those of the history included, by step."""
+    """Return the names of all checkpoints of a run by step, such as {16: "history/000016", 500: "000500"}.
+
+    Those without a step in their name, `averaged`, `best` and `last`, are left out.
+    """
     names = {step: f"{HISTORY_DIR}/{step:06d}" for step in history_steps(folder)}
     names |= {int(name): name for name in checkpoint_names(folder) if name.isdecimal()}
     return dict(sorted(names.items()))
@@ -151,3 +169,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return records
+
+
+def sample_files(folder: Path) -> dict[int, Path]:
+    """Return the files with the sample sentences of each validation, `samples/STEP.jsonl`, by step, in order."""
+    paths = (folder / SAMPLES_DIR).glob("*.jsonl")
+    return dict(sorted((int(path.stem), path) for path in paths if path.stem.isdecimal()))

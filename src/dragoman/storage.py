@@ -20,7 +20,7 @@ else:
     import fcntl
 
 WINDOWS_LOCK_POSITION = 2**30  # of the locked byte: behind the content, which others may then read and truncate
-MAX_LINK_BYTES, MAX_LINK_DEPTH = 500, 8
+MAX_LINK_BYTES, MAX_LINK_DEPTH = 500, 8  # of a link that is a text file; links that are followed one after the other
 LOCK_INTERVAL_SECONDS = 0.1  # between two attempts to lock a file
 
 
@@ -63,8 +63,9 @@ def atomic_folder(path: Path, flush: bool = True) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
             partial.mkdir(parents=True)
             yield partial
-            for file in partial.rglob("*") if flush else ():
-                flush_to_disk(file)
+            if flush:
+                for file in partial.rglob("*"):
+                    flush_to_disk(file)
             flush_to_disk(partial)
             partial.rename(path)
             flush_to_disk(path.parent)
@@ -74,10 +75,11 @@ def atomic_folder(path: Path, flush: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def exclusive_folder(path: Path) -> Iterator[Path]:
-    """Like `atomic_folder`, for a new folder that several processes may create at the same time: only one of them can.
+    """Yield a temporary folder that is renamed to `path` if the block succeeds, and removed if it raises.
 
-    The others get a UserError. The lock is a file beside the folder, which is removed at the end; that of a killed
-    process holds nobody up.
+    Several processes may try to create the folder at the same time: one of them can, the others get a UserError, as
+    they do if it exists. The lock is a file beside the folder, which is removed at the end; that of a killed process
+    holds nobody up.
     """
     lock_path = path.with_name(f".{path.name}.lock")
     message = f"{path} is being written by another process: wait for it, or choose another name"
@@ -87,7 +89,8 @@ def exclusive_folder(path: Path) -> Iterator[Path]:
     with lock:
         lock_file(lock, message)
         if not lock_path.exists() or not os.path.samestat(os.fstat(lock.fileno()), lock_path.stat()):
-            raise UserError(message)  # its owner has removed the file, and somebody else may have made a new one
+            # the process that held the lock has removed this file meanwhile; another one may have locked a new file
+            raise UserError(message)
         try:
             if path.exists():
                 raise UserError(f"{path} already exists: choose another name, or remove it")
@@ -99,10 +102,10 @@ def exclusive_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder if it exists; it disappears from its name in one step."""
+    """Remove a folder if it exists; it is renamed first, so that nobody finds it half removed."""
     removed = path.with_name(f".{path.name}.removed")
     with os_errors_as_user_errors(path):
-        shutil.rmtree(removed, ignore_errors=True)
+        shutil.rmtree(removed, ignore_errors=True)  # left by a killed process
         if path.exists():
             path.rename(removed)
             shutil.rmtree(removed, ignore_errors=True)
@@ -140,19 +143,25 @@ def replace_symlink(link: Path, name: str) -> None:
 
 
 def resolve_link(path: Path) -> Path:
-    """Follow a link that is a text file (see `replace_symlink`); any other path is returned as it is."""
-    for _ in range(MAX_LINK_DEPTH):
-        if not path.is_file() or path.stat().st_size > MAX_LINK_BYTES:
+    """Follow a link that is a text file with the name of its target, written where there are no symbolic links.
+
+    Any other path is returned as it is.
+    """
+    for _ in range(MAX_LINK_DEPTH):  # a link may lead to a link; the limit ends a circle
+        if not path.is_file() or path.stat().st_size > MAX_LINK_BYTES:  # a longer file holds more than a name
             break
         target = Path(path.read_text(encoding="utf-8", errors="replace").strip())
-        if target.is_absolute() or ".." in target.parts:
+        if target.is_absolute() or ".." in target.parts:  # a link names something in its own folder
             break
         path = path.parent / target
     return path
 
 
 def mirror(source: Path, target: Path) -> None:
-    """Make `target` a symbolic link to a file or folder, or a copy of it where there are no symbolic links."""
+    """Make `target` a symbolic link to a file or folder.
+
+    Where there are no symbolic links, it becomes a hard link to a file, or a folder of hard links, or else a copy.
+    """
     try:
         target.symlink_to(source.resolve())
     except OSError:
@@ -172,7 +181,10 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
 
 @contextmanager
 def exclusive_run_lock(folder: Path) -> Iterator[None]:
-    """Lock a run folder while the block runs; raise a UserError if another process, which trains it, holds the lock."""
+    """Lock a run folder, which training writes, while the block runs.
+
+    A UserError says that another process trains the run, and so holds the lock.
+    """
     with os_errors_as_user_errors(folder):
         lock = (folder / ".lock").open("w")
     with lock:
@@ -230,7 +242,7 @@ def flush_to_disk(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system does not support it
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # these say that the file system has no fsync
             raise
     finally:
         os.close(descriptor)

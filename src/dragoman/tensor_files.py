@@ -22,7 +22,7 @@ from dragoman.errors import UserError
 MIN_MAPPED_BYTES = 1 << 28
 SUPPORTS_MAPPING = os.name != "nt"  # Windows does not remove or rename a file that is mapped
 CPU = torch.device("cpu")
-COMPARED_BYTES = 1 << 24  # read at once to compare two tensors
+COMPARED_BYTES = 1 << 24  # of each tensor that are read at a time to compare two of them
 
 #: names of data types in the header of a safetensors file
 SAFETENSORS_TYPES = {
@@ -63,11 +63,11 @@ class TensorFile(Mapping[str, Tensor]):
         self.path = path
         with safe_open(path, framework="pt"):  # checks the header, and that the file is not truncated
             pass
-        with path.open("rb") as file:
+        with path.open("rb") as file:  # 8 bytes with the size of the header, the header (JSON), the data
             header_bytes = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(header_bytes))
         header.pop("__metadata__", None)
-        first = 8 + header_bytes
+        data_start = 8 + header_bytes  # from which the offsets in the header count
         self.tensors: dict[str, StoredTensor] = {}
         for name, entry in sorted(header.items()):
             start, end = entry["data_offsets"]
@@ -77,7 +77,7 @@ class TensorFile(Mapping[str, Tensor]):
                     f"it to one of {', '.join(SAFETENSORS_TYPES)}"
                 )
             dtype, shape = SAFETENSORS_TYPES[entry["dtype"]], torch.Size(entry["shape"])
-            self.tensors[name] = StoredTensor(dtype, shape, first + start, first + end)
+            self.tensors[name] = StoredTensor(dtype, shape, data_start + start, data_start + end)
 
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
@@ -93,15 +93,15 @@ class TensorFile(Mapping[str, Tensor]):
         return iter(self.tensors)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a tensor as it is stored, mapped if the file is large."""
+        """Return a tensor in its stored dtype, on the CPU; mapped from the file if that is large, otherwise read."""
         return self.load(name, self.tensors[name].dtype)
 
     def load(self, name: str, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return a tensor of this dtype on the device; mapped if the file is large and nothing has to be converted."""
         stored = self.tensors[name]
-        if stored.start == stored.end:
+        if stored.start == stored.end:  # a tensor without elements
             return torch.empty(stored.shape, dtype=dtype, device=device)
-        aligned = stored.start % stored.dtype.itemsize == 0
+        aligned = stored.start % stored.dtype.itemsize == 0  # kernels may need aligned memory: others are read
         if stored.dtype == dtype and device.type == "cpu" and aligned and self._is_mapped:
             data = torch.from_numpy(self._mapping[stored.start : stored.end])
         else:
@@ -109,7 +109,10 @@ class TensorFile(Mapping[str, Tensor]):
         return data.view(stored.dtype).view(stored.shape).to(device).to(dtype)
 
     def equal(self, name: str, other: TensorFile, other_name: str) -> bool:
-        """Whether two tensors are equal, compared in chunks if they have the same data type."""
+        """Whether a tensor equals the tensor `other_name` of another file.
+
+        Tensors of the same data type are compared byte by byte, a chunk at a time; others as float32.
+        """
         first, second = self.tensors[name], other.tensors[other_name]
         if first.shape != second.shape:
             return False
@@ -125,12 +128,15 @@ class TensorFile(Mapping[str, Tensor]):
 
     @property
     def _is_mapped(self) -> bool:
-        """Whether tensors are mapped into memory: pages are read when they are used, and can be dropped again."""
+        """Whether tensors are mapped into memory, not read: the file is large, and the system can rename mapped files.
+
+        Pages of a mapped file are read when they are used, and the system can drop them again.
+        """
         return SUPPORTS_MAPPING and self.path.stat().st_size >= MIN_MAPPED_BYTES
 
     @cached_property
     def _mapping(self) -> NDArray[np.uint8]:
-        """The whole file in memory; a change of a tensor is a copy of its page and never reaches the file."""
+        """The bytes of the whole file, mapped into memory (copy-on-write: changed tensors never reach the file)."""
         return np.memmap(self.path, dtype=np.uint8, mode="c")
 
     def _read(self, start: int, end: int) -> NDArray[np.uint8]:

@@ -120,7 +120,7 @@ def test_published_costs_are_time_times_speed() -> None:
         (["--systems", "cho+rewards"], "unknown objective 'rewards'"),
         (["--systems", "cho@heads=3"], "unknown setting of cho 'heads'"),
         (["--ensembles"], "name at least two, such as --seeds 1,2,3"),
-        (["--metrics", "comet"], "metrics of texts without sources"),
+        (["--metrics", "comet"], "does not support comet, which also reads the sources"),
         (["--target-tokens", "1k", "--steps", "5"], "one budget per system, but --target-tokens and --steps are given"),
         (["--target-tokens", "many"], "--target-tokens must be a number such as 500000, 500k or 1e13, got 'many'"),
         (["--seeds", "1,x"], "--seeds must be integers"),

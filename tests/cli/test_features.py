@@ -151,6 +151,8 @@ def test_the_service_takes_features(run: Run) -> None:
     with TestClient(create_app(service), "http://localhost") as client:
         answer = client.post("/v1/translate", json={"text": "kukka", "features": "N;GEN;SG"}).json()
         assert answer["translations"][0]["text"] == expected
+        answer = client.post("/v1/translate", json={"text": "kukka", "features": ""}).json()
+        assert answer["translations"][0]["text"] == run.translate(["kukka"])[0].text
         answer = client.post("/v1/translate", json={"text": ["kukka"], "features": ["N", "V"]})
         assert answer.status_code == 400
         assert "each of the 1 texts" in answer.json()["error"]

@@ -12,7 +12,7 @@ import pytest
 from calling import Answer, Dragoman
 
 from dragoman.cli import inputs
-from dragoman.cli.inputs import FileLayout, Input, read_pairs, read_texts
+from dragoman.cli.inputs import Input, PairFormat, read_pairs, read_texts
 from dragoman.errors import UserError
 
 PAIRS = [("The dog sleeps.", "Der Hund schläft."), ("Anna reads.", "Anna liest."), ("", "nichts")]
@@ -35,25 +35,25 @@ def files(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("source", "target", "columns"),
     [
-        ("a.en", "a.de", FileLayout()),
-        ("a.en.gz", "a.de", FileLayout()),
-        ("a.tsv", None, FileLayout()),
-        ("a.tsv.gz", None, FileLayout()),
-        ("turned.tsv", None, FileLayout(source_column="2", target_column="1")),
-        ("a.jsonl", None, FileLayout()),
-        ("a.jsonl.gz", None, FileLayout()),
-        ("named.jsonl", None, FileLayout(source_column="en", target_column="de")),
+        ("a.en", "a.de", PairFormat()),
+        ("a.en.gz", "a.de", PairFormat()),
+        ("a.tsv", None, PairFormat()),
+        ("a.tsv.gz", None, PairFormat()),
+        ("turned.tsv", None, PairFormat(source_column="2", target_column="1")),
+        ("a.jsonl", None, PairFormat()),
+        ("a.jsonl.gz", None, PairFormat()),
+        ("named.jsonl", None, PairFormat(source_column="en", target_column="de")),
     ],
 )
-def test_every_format_gives_the_same_pairs(files: Path, source: str, target: str | None, columns: FileLayout) -> None:
+def test_every_format_gives_the_same_pairs(files: Path, source: str, target: str | None, columns: PairFormat) -> None:
     sources, targets = read_pairs(files / source, target and files / target, columns)
     assert list(zip(sources, targets)) == PAIRS
     assert list(Input(files / source, columns).sources()) == [s for s, _ in PAIRS]
 
 
-@pytest.mark.parametrize(("name", "columns"), [("a.en", FileLayout()), ("a.tsv", FileLayout("tsv"))])
+@pytest.mark.parametrize(("name", "columns"), [("a.en", PairFormat()), ("a.tsv", PairFormat("tsv"))])
 def test_standard_input_has_the_same_formats(
-    files: Path, name: str, columns: FileLayout, monkeypatch: pytest.MonkeyPatch
+    files: Path, name: str, columns: PairFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((files / name).read_bytes())))
     assert list(Input(None, columns).sources()) == [s for s, _ in PAIRS]
@@ -61,14 +61,14 @@ def test_standard_input_has_the_same_formats(
 
 def test_a_format_that_cannot_be_streamed_is_refused() -> None:
     with pytest.raises(UserError, match="parquet cannot be read from standard input: name a file"):
-        Input(None, FileLayout("parquet")).check()
+        Input(None, PairFormat("parquet")).check()
 
 
 def test_the_target_of_a_dialogue_is_its_last_reply(tmp_path: Path) -> None:
     dialogues = [["Hello.", "Hi.", "Who?", "Me."], ["Hello.", "Hi.", "Bye."], ["Hello."]]
     path = tmp_path / "d.jsonl"
     path.write_text("".join(json.dumps({"turns": turns}) + "\n" for turns in dialogues[:2]))
-    assert read_pairs(path, None, FileLayout()) == (["Hello.\tHi.\tWho?", "Hello."], ["Me.", "Hi."])
+    assert read_pairs(path, None, PairFormat()) == (["Hello.\tHi.\tWho?", "Hello."], ["Me.", "Hi."])
     path.write_text(json.dumps({"turns": dialogues[2]}) + "\n")
     assert list(Input(path).sources()) == ["Hello."]
 
@@ -76,16 +76,16 @@ def test_the_target_of_a_dialogue_is_its_last_reply(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "columns", "message"),
     [
-        ("a.en", None, FileLayout(), "a.en contains only source texts: name their translations with --reference"),
-        ("a.tsv", "a.de", FileLayout(), "a.tsv is read as tsv, which contains both sides"),
-        ("a.en", "a.jsonl", FileLayout(), "a.jsonl has a suffix for files with both sides"),
-        ("a.tsv", None, FileLayout(source_column="0", target_column="7"), "line 1: expected columns 0 and 7"),
-        ("named.jsonl", None, FileLayout("", "en"), "name their key with --target-column"),
-        ("a.en", "a.de", FileLayout("xml"), "unknown corpus format 'xml'"),
+        ("a.en", None, PairFormat(), "a.en contains only source texts: name their translations with --reference"),
+        ("a.tsv", "a.de", PairFormat(), "a.tsv is read as tsv, which contains both sides"),
+        ("a.en", "a.jsonl", PairFormat(), "a.jsonl has a suffix for files with both sides"),
+        ("a.tsv", None, PairFormat(source_column="0", target_column="7"), "line 1: expected columns 0 and 7"),
+        ("named.jsonl", None, PairFormat("", "en"), "name their key with --target-column"),
+        ("a.en", "a.de", PairFormat("xml"), "unknown corpus format 'xml'"),
     ],
 )
 def test_unreadable_input_is_reported(
-    files: Path, source: str, target: str | None, columns: FileLayout, message: str
+    files: Path, source: str, target: str | None, columns: PairFormat, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         read_pairs(files / source, target and files / target, columns, "--reference")
@@ -96,7 +96,7 @@ def test_a_file_of_another_kind_is_rejected_by_its_name(tmp_path: Path, name: st
     (tmp_path / name).write_text("a,b\n")
     with pytest.raises(UserError, match="which is not supported"):
         Input(tmp_path / name).check()
-    assert list(Input(tmp_path / name, FileLayout("text")).sources()) == ["a,b"]
+    assert list(Input(tmp_path / name, PairFormat("text")).sources()) == ["a,b"]
 
 
 def test_texts_are_read_from_tsv_only_with_format_text(files: Path) -> None:

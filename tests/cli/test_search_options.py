@@ -190,7 +190,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--num-candidates", 4], "--num-candidates needs --mbr: add it"),
+        (["--num-candidates", 4], "--num-candidates needs --mbr or --rerank-with or --rerank-length-weight: add it"),
         (["--seed", 4], "--seed needs --sample"),
         (["--diversity-penalty", 1], "--diversity-penalty needs --num-groups"),
         (["--all-steps"], "--all-steps is now called --early-stopping steps"),

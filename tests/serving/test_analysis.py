@@ -118,10 +118,19 @@ def test_long_work_returns_the_device_after_every_few_sentences(run: Run) -> Non
         SharedRun(run, scheduler, lambda: True).translate(texts)
 
 
+def test_a_language_model_scores_long_texts_in_turns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "score", lambda self, sources, targets: [(sources, target) for target in targets])
+    scheduler, texts = CountingScheduler(), [f"text {n}" for n in range(40)]
+    assert SharedRun(run, scheduler, lambda: False).score(None, texts) == [(None, text) for text in texts]
+    assert scheduler.count == 3  # 16, 16 and 8 sentences
+    with pytest.raises(CanceledError):
+        SharedRun(run, scheduler, lambda: True).score(None, texts)
+
+
 def test_given_test_set_two_runs_and_switched_off(run: Run) -> None:
     service = Service([(run, LanguagePair("en", "de"))] * 2, ServiceLimits(requests_per_minute=0))
     test_set = NamedTestSet("mine", ["The dog sleeps.", ""], ["Der Hund schläft.", ""])
-    service.analysis = AnalysisSettings(test_set=test_set)
+    service.analysis = AnalysisSettings(test_sets={"run": test_set})
     with TestClient(create_app(service), "http://localhost", raise_server_exceptions=False) as client:
         answer = analyzed(client, compare="run-2", sort="index")
         assert (answer["test_set"], answer["count"]) == ("mine", 2)

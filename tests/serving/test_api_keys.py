@@ -108,12 +108,24 @@ def test_characters_per_day_are_reset_at_midnight_and_survive_a_restart(tmp_path
     assert json.loads(file.read_text())["characters"] == {"a": 60, "b": 10**9}
     restarted = Quotas(file, now=lambda: time)
     assert restarted.used_characters("a") == 60
-    restarted.use_characters(key, 40)
-    restarted.return_characters(key, 40)
+    day = restarted.use_characters(key, 40)
+    restarted.return_characters(key, 40, day)
     time += timedelta(hours=2)
     assert restarted.used_characters("a") == 0
     restarted.use_characters(key, 100)
     assert Quotas(file, now=lambda: time).used_characters("a") == 0  # it was not closed
+
+
+def test_a_request_that_fails_after_midnight_returns_nothing_to_the_new_day() -> None:
+    time = datetime(2026, 3, 1, 23, 59, tzinfo=UTC)
+    quotas, key = Quotas(now=lambda: time), ApiKey("a", b"", characters_per_day=100)
+    first, second = quotas.use_characters(key, 40), quotas.use_characters(key, 50)
+    quotas.return_characters(key, 50, second)
+    assert quotas.used_characters("a") == 40
+    time += timedelta(minutes=2)
+    quotas.use_characters(key, 70)
+    quotas.return_characters(key, 40, first)
+    assert quotas.used_characters("a") == 70
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"day": "2026-03-01", "characters": {"a": "x"}}', "\x00"])

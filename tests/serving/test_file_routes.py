@@ -80,6 +80,16 @@ def test_uploads_without_a_file_or_a_complete_form_are_rejected(client: TestClie
     assert [answer.status_code for answer in answers] == [400, 415, 400, 400]
 
 
+def test_forms_may_have_a_thousand_fields(client: TestClient) -> None:
+    fields = {**PAIR, **{f"other {n}": "x" for n in range(997)}}  # with the file 1000
+    files = {"file": ("a.txt", b"Anna reads.")}
+    assert client.post("/translate_file", data=fields, files=files).status_code == 200
+    uploaded = client.post("/translate_file", data={**fields, "one": "more"}, files=files)
+    typed = client.post("/translate", data={**fields, "one": "more", "q": "Anna reads."})
+    for answer in (uploaded, typed):
+        assert (answer.status_code, "1,001 fields, but may have 1,000" in answer.json()["error"]) == (400, True)
+
+
 def test_suggestions_are_stored_if_the_operator_wants_them(run: Run, tmp_path: Path) -> None:
     service = Service([(run, LanguagePair("en", "de"))])
     fields = {"q": "Anna reads.", "s": "Anna liest.", **PAIR}

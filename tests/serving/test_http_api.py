@@ -15,6 +15,7 @@ from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.search import Beam, Sample
 from dragoman.serving import ApiKeys, LanguagePair, Service, ServiceLimits, create_app
+from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.request_record import RequestRecord
 
 PAIR = {"source": "en", "target": "de"}
@@ -308,10 +309,19 @@ def test_rate_limit(serving: Callable[..., TestClient]) -> None:
     client = serving(ServiceLimits(requests_per_minute=12, clients_per_address=2))
     answers = [client.post("/detect", json={"q": "a"}, headers={"x-client-id": "1"}) for _ in range(3)]
     assert [one.status_code for one in answers] == [200, 200, 429]
+    assert "a client may send 12 per minute" in answers[2].json()["error"]
     assert 1 <= int(answers[2].headers["retry-after"]) <= 6
     others = [client.post("/detect", json={"q": "a"}, headers={"x-client-id": str(number)}) for number in range(2, 5)]
     assert [one.status_code for one in others] == [200, 200, 429], "new ids do not evade the limit of the address"
+    assert "all clients of an address or API key may send 24 per minute" in others[2].json()["error"]
     assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.5, "2"), (2.0, "2"), (2.5, "3"), (3.0, "3")]
+)
+def test_seconds_to_wait_are_rounded_up(retry_after: float, header: str) -> None:
+    assert RequestError(503, "wait", retry_after).response().headers["retry-after"] == header
 
 
 def test_streams_are_shared_by_clients(run: Run) -> None:

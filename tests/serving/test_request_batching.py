@@ -16,7 +16,7 @@ from dragoman.search import Beam, MinimumBayesRisk, Sample
 from dragoman.serving.client_shares import ClientShares
 from dragoman.serving.device_scheduler import DeviceScheduler
 from dragoman.serving.inspection_queue import InspectionJob, InspectionQueue, SharedSearch
-from dragoman.serving.job_queue import SHORT_COST, QueueLimits
+from dragoman.serving.job_queue import MAX_SHORT_COST, QueueLimits
 from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.request_record import RequestRecord
@@ -170,7 +170,7 @@ def test_long_request_lets_short_ones_go_first_between_its_steps(run: Upper, bat
 
     run.translate_stream = steps  # type: ignore[method-assign]
     one = batcher()
-    long = one.submit(job("long", tokens=SHORT_COST))
+    long = one.submit(job("long", tokens=MAX_SHORT_COST))
     assert is_running.wait(300)
     short = one.submit(job("short"))
     short_arrived_at_device(one)

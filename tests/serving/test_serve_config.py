@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket
@@ -20,6 +21,9 @@ import yaml
 from typer.testing import CliRunner
 
 from dragoman.cli import app, main
+from dragoman.cli.options import ModelOptions
+from dragoman.cli.serve import PROCESS_ENVIRONMENT, ServiceBuilder
+from dragoman.cli.serve_options import AnalysisOptions, KeyOptions, LimitOptions, RoutingOptions, SuggestionOptions
 from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.serving import BLOCKED_PORTS, LanguagePair, ServerOptions, Service, TlsFiles, bind_socket, reachable_urls
@@ -122,6 +126,21 @@ def test_wrong_environment(command: Command, folder: Path, monkeypatch: pytest.M
             # an option counts before the variable
             wrong = command(folder, f"--{name.lower().replace('_', '-')}", "-")[2]
             assert (f"--{name.lower().replace('_', '-')}" in wrong, "environment" in wrong) == (True, False)
+
+
+def test_memory_of_kernels_is_limited_unless_the_user_says_otherwise(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the process of the command, and where a cluster builds the service again."""
+    groups = (LimitOptions(), KeyOptions(), SuggestionOptions(), RoutingOptions(), AnalysisOptions())
+    builder = ServiceBuilder([str(folder)], ModelOptions(device="cpu"), "float32", *groups, is_local=True)
+    for start in (command, builder):
+        for given in ({}, {"LRU_CACHE_CAPACITY": "7"}):
+            others = {name: value for name, value in os.environ.items() if name not in PROCESS_ENVIRONMENT}
+            monkeypatch.setattr(os, "environ", others | given)
+            start()
+            expected = PROCESS_ENVIRONMENT | given
+            assert {name: os.environ[name] for name in PROCESS_ENVIRONMENT} == expected
 
 
 def test_runs_come_from_arguments_or_the_configuration(command: Command, folder: Path, tmp_path: Path) -> None:

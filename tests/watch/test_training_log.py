@@ -79,6 +79,20 @@ def test_changes_of_validation_sentences(tmp_path: Path) -> None:
     assert sentence["changes"] == [{"step": 10, "translation": "Der"}, {"step": 30, "translation": "Der Hund"}]
 
 
+def test_sentences_of_a_training_that_was_resumed_from_an_earlier_step(tmp_path: Path) -> None:
+    """Its later validations are removed, and then written again with other translations."""
+    for step, text in ((10, "Der"), (20, "Die")):
+        write_lines(tmp_path / "samples" / f"{step:06d}.jsonl", {"source": "The dog", "translation": text})
+    log, rewritten = TrainingLog(tmp_path), tmp_path / "samples" / "000020.jsonl"
+    assert [change["translation"] for change in log.read()["sentences"][0]["changes"]] == ["Der", "Die"]
+    rewritten.write_text(json.dumps({"source": "The dog", "translation": "Der Hund"}) + "\n")
+    written = rewritten.stat().st_mtime_ns + 10**9  # a second later, whatever the resolution of the clock
+    os.utime(rewritten, ns=(written, written))
+    assert [change["translation"] for change in log.read()["sentences"][0]["changes"]] == ["Der", "Der Hund"]
+    rewritten.unlink()
+    assert [change["translation"] for change in log.read()["sentences"][0]["changes"]] == ["Der"]
+
+
 def test_warnings() -> None:
     rising = [{"loss": loss} for loss in (1.0, 1.1, 1.2, 1.3)]
     assert ["overfits" in text for text in training_warnings({}, [], rising)] == [True]

@@ -17,7 +17,7 @@ from dragoman.bulk.row_formats import MAX_EXCERPT, Outcome, RowResult, TextLines
 from dragoman.errors import UserError
 
 BLOCK_FOLDER = "blocks"  # in the output folder, while the job runs
-FILE_INDEX_BITS = 40  # of the index of a row, below that of its file
+FILE_INDEX_BITS = 40  # low bits of the index of a row in a job: its index in its file; the file's is above them
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class BlockResult:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> BlockResult:
         """Return the result from its JSON values, as `asdict` gives them."""
-        errors = [(int(line), str(message), str(text)) for line, message, text in values["errors"]]
+        errors = [(int(line), str(message), str(text)) for line, message, text in values["errors"]]  # lists in JSON
         return cls(**values | {"errors": errors})
 
     @property
     def name(self) -> str:
-        """The name of the files of the block, without suffix."""
+        """The name of the two files of the block (its output and this result), without suffix."""
         return block_name(self.file, self.block)
 
 
 def check_version(version: str) -> None:
-    """Raise a UserError if a job was started by another version than that of this process."""
+    """Raise a UserError if a job was started by another version of this program than that of this process."""
     if version != __version__:
         raise UserError(
             f"the job was started by dragoman {version}, but this worker has {__version__}: install the same version "
@@ -65,7 +65,10 @@ def check_version(version: str) -> None:
 
 
 def block_name(file: int, block: int) -> str:
-    """Return the name of the files of a block of an input file (by index), without suffix; names sort like blocks."""
+    """Return the name, without suffix, of the output of block number `block` of the input file number `file`.
+
+    Sorted by name, the outputs are in the order of files and blocks.
+    """
     return f"{file:06d}-{block:09d}"
 
 
@@ -100,11 +103,14 @@ class BlockWorker:
         return self.open_process()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the opened run out when the worker is sent to another process."""
+        """Leave out `_process_function`, which holds the opened run: another process opens the run itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_process_function"}
 
     def __call__(self, task: BlockTask) -> list[BlockResult]:
-        """Process a task: one block, or all blocks of a compressed file; each is written as soon as it is complete."""
+        """Process a task, and return the results of its blocks, each of which is written as soon as it is complete.
+
+        A task is one block, or (`task.block` None) all blocks of a compressed file, which cannot be found by seeking.
+        """
         if task.block is None:
             return list(self._process_file(task.file))
         source = self.inputs[task.file]
@@ -112,9 +118,9 @@ class BlockWorker:
         return [self._process_block(task.file, task.block, source.read_block(task.block), is_last)]
 
     def _process_file(self, file: int) -> Iterator[BlockResult]:
-        """Process all blocks of a compressed file that are not complete yet.
+        """Process the blocks of a compressed file (by index) that an earlier process has not completed (`finished`).
 
-        A block is written when the next one has been read: only then is it known not to be the last.
+        A block is processed when the next one has been read: only then is it known not to be the last.
         """
         previous_rows: Any = None
         last_block = -1
@@ -133,11 +139,12 @@ class BlockWorker:
         """
         start = time.perf_counter()
         row_format = self.formats[file]
-        first_index = (file << FILE_INDEX_BITS) + self.inputs[file].first_index(block)  # differs between all blocks
+        # of the first row, which seeds sampling; with the file in the upper bits, no two rows of the job have the same
+        first_index = (file << FILE_INDEX_BITS) + self.inputs[file].first_index(block)
         parsed = row_format.parse(rows)
         valid = [row.texts for row in parsed if not row.error]
         results = iter(self._process_rows(valid, first_index))
-        outcomes = [row.error or next(results) for row in parsed]  # a result, or an error message
+        outcomes = [row.error or next(results) for row in parsed]  # an error message (str), or a result
         content = row_format.encode(rows, parsed, outcomes)
         errors = [  # (line in the block, message, beginning of the line)
             (number, outcome, row_format.excerpt(rows, number) if row.error else "\t".join(row.texts)[:MAX_EXCERPT])
@@ -162,9 +169,10 @@ class BlockWorker:
         return result
 
     def _process_rows(self, rows: Rows, first_index: int) -> list[Outcome]:
-        """Process rows together; if that fails, one by one. A row that fails has an error message as its result.
+        """Process rows together, or if that fails, one by one, and return their results.
 
-        `first_index` is the index of the first row, which seeds sampling.
+        A row that fails has the message of its UserError as its result. `first_index` is the index of the first row in
+        the job, which seeds sampling.
         """
         if not rows:
             return []

@@ -50,11 +50,11 @@ class BulkInput:
         return cls(location, name, size, num_blocks, block_bytes)
 
     def first_index(self, block: int) -> int:
-        """Return a number for the first row of a block, from which rows are numbered to seed sampling.
+        """Return the index of the first row of a block, from which its rows are counted on; it seeds sampling.
 
-        Numbers of rows need not be consecutive, but no two rows of a file have the same.
+        The indices of a file have gaps between blocks, but no two rows have the same.
         """
-        return block * self.block_bytes  # at least the number of lines before: a line has at least one byte
+        return block * self.block_bytes  # not below the number of lines before it: a line has at least one byte
 
     def block_size(self, block: int) -> float:
         """Return the size of a block in bytes of the file; the last one may be smaller than the others."""
@@ -66,8 +66,9 @@ class BulkInput:
         with open_binary(self.location) as stream:
             position = 0
             if begin:
-                stream.seek(begin - 1)  # a newline if a line begins at `begin`
-                _, num_bytes = _read_line(stream)  # the rest of the line that began before the block
+                # skip the line that began before the block; it is only a newline if the next one begins at `begin`
+                stream.seek(begin - 1)
+                _, num_bytes = _read_line(stream)
                 position = begin - 1 + num_bytes
             lines: list[Line] = []
             while position < end:
@@ -84,7 +85,7 @@ class BulkInput:
             lines: list[Line] = []
             position, end = 0, self.block_bytes  # bytes: of the next line, and of the end of the block
             while True:
-                while position >= end:  # several times after a line over several blocks: the others have no lines
+                while position >= end:  # several times if the last line reached over whole blocks, which have no lines
                     yield lines
                     lines, end = [], end + self.block_bytes
                 line, num_bytes = _read_line(stream)
@@ -97,10 +98,13 @@ class BulkInput:
 
 
 def _read_line(stream: BinaryIO) -> tuple[Line, int]:
-    """Return the next line without its newline (None: it is too long), and its number of bytes: 0 at the end."""
+    """Return the next line without its newline, and the number of bytes that were read: 0 at the end of the file.
+
+    Of a line with more than MAX_BULK_LINE_BYTES, None is returned; it is read in pieces that are not kept.
+    """
     line = stream.readline(MAX_BULK_LINE_BYTES)
     num_bytes = len(line)
-    if line.endswith(b"\n") or num_bytes < MAX_BULK_LINE_BYTES:
+    if line.endswith(b"\n") or num_bytes < MAX_BULK_LINE_BYTES:  # a complete line, or the last one of the file
         return line.removesuffix(b"\n").removesuffix(b"\r"), num_bytes
     while chunk := stream.readline(MAX_BULK_LINE_BYTES):
         num_bytes += len(chunk)

@@ -96,12 +96,13 @@ class BulkJob:
         Args:
             patterns: paths or URLs of input files, which may contain * and **.
             output: path or URL of the output folder.
-            open_process: opens the run in a worker process.
-            fingerprint: how the results are made, in JSON values; must be equal to resume.
-            block_bytes: bytes of text in a block.
+            open_process: called in each worker process; opens the run, and returns the function that processes rows.
+            fingerprint: what determines the results, such as the run and its options, as JSON values; a job is
+                resumed only if they are equal.
+            block_bytes: bytes of text in a block, the consecutive rows that a worker processes as a whole.
             format: text, jsonl or parquet; "": by the suffix of each file.
-            columns, results: which texts of a row are processed (default: the source), and the columns of the result
-                (default: a translation); see `TextLines`.
+            columns: role of each text of a row (source, target), and the name of its column or None; default: source.
+            results: names and types of the columns of the result; default: a translation.
         """
         locations = find_files(list(patterns))
         names = _output_names(locations)
@@ -123,7 +124,7 @@ class BulkJob:
         }
 
     def run(self, executor: Executor, *, resume: bool = False, overwrite: bool = False) -> Iterator[JobProgress]:
-        """Process all blocks that are missing, and yield the progress after each; the first value is the start.
+        """Process all blocks that are missing, and yield the progress before the first and after each of them.
 
         Args:
             executor: where blocks are processed.
@@ -133,14 +134,15 @@ class BulkJob:
         with ExitStack() as locks:
             self._open_folder(resume, overwrite, locks)
             progress = JobProgress(len(self.inputs), sum(source.size for source in self.inputs))
-            if self.folder.exists(MANIFEST_NAME):
+            if self.folder.exists(MANIFEST_NAME):  # it is written last: the job is complete
                 self._remove_blocks()
                 yield self._complete_progress(progress)
                 return
             results = self._finished_blocks()
             for result in (result for blocks in results.values() for result in blocks.values()):
                 progress = progress.after(result, self._input_bytes(result), is_new=False)
-            joined = {file for file in range(len(self.inputs)) if self._is_joined(file, results)}  # complete outputs
+            # indices of the input files whose blocks have been joined to the output file
+            joined = {file for file in range(len(self.inputs)) if self._is_joined(file, results)}
             progress = replace(progress, files=len(joined))
             yield progress
             finished = frozenset(result.name for blocks in results.values() for result in blocks.values())
@@ -201,7 +203,7 @@ class BulkJob:
             before = json.loads(self.folder.read(JOB_FILE))
         except ValueError:
             raise UserError(f"{self.folder.path(JOB_FILE)} is damaged: start again with --overwrite") from None
-        now = json.loads(json.dumps(self.description))
+        now = json.loads(json.dumps(self.description))  # with lists instead of tuples, as in the file
         for name in {**before, **now}:
             if before.get(name) != now.get(name):
                 raise UserError(
@@ -221,7 +223,10 @@ class BulkJob:
         return results
 
     def _missing_tasks(self, results: FinishedBlocks, joined: set[int]) -> Iterator[BlockTask]:
-        """Yield the tasks that are left (blocks of plain files, whole compressed files), except for `joined` files."""
+        """Yield the tasks that are left: blocks of plain files, and compressed files (`num_blocks` None) as a whole.
+
+        `joined` are indices of input files whose output is complete.
+        """
         for file, source in enumerate(self.inputs):
             if file in joined or self._is_complete(file, results):
                 continue
@@ -236,10 +241,14 @@ class BulkJob:
         return [results[file][block] for block in sorted(results[file])]
 
     def _is_complete(self, file: int, results: FinishedBlocks) -> bool:
-        """Whether all blocks of an input file are complete; a compressed one is known by its last block."""
+        """Whether all blocks of an input file (by index) are complete.
+
+        How many blocks a compressed file has is known only when one of them is marked as the last.
+        """
         num_blocks, blocks = self.inputs[file].num_blocks, results[file]
         if num_blocks is None:
-            return bool(blocks) and blocks[max(blocks)].is_last and len(blocks) == max(blocks) + 1
+            last_block = max(blocks, default=-1)  # blocks are numbered from 0
+            return last_block >= 0 and blocks[last_block].is_last and len(blocks) == last_block + 1
         return len(blocks) == num_blocks
 
     def _is_joined(self, file: int, results: FinishedBlocks) -> bool:
@@ -253,12 +262,12 @@ class BulkJob:
             self.worker.formats[file].join(self.folder.read_files(names), output)
 
     def _finish(self, results: FinishedBlocks) -> None:
-        """Write the file of errors and the manifest, then remove the blocks."""
+        """Write the file of errors and the manifest, which marks the job as complete, then remove the blocks."""
         files, errors = [], []
         for index, source in enumerate(self.inputs):
             lines = num_bytes = failed = 0
             for result in self._blocks_of(index, results):
-                for number, message, text in result.errors:
+                for number, message, text in result.errors:  # `number` counts in the block, from 0
                     errors.append({"file": source.location, "line": lines + number + 1, "error": message, "text": text})
                 lines, num_bytes, failed = lines + result.lines, num_bytes + result.bytes, failed + len(result.errors)
             files.append(
@@ -281,7 +290,10 @@ class BulkJob:
         return replace(start, files=len(files), done_bytes=start.total_bytes, lines=lines, failed=failed)
 
     def _input_bytes(self, result: BlockResult) -> float:
-        """Estimate the bytes of the input file that a block took; a compressed file counts with its last block."""
+        """Estimate the bytes of the input file that a block took up.
+
+        Of a compressed file, the last block counts as the whole file, and the others as 0.
+        """
         source = self.inputs[result.file]
         if source.num_blocks is None:
             return float(source.size) if result.is_last else 0.0
@@ -306,5 +318,5 @@ def _output_names(locations: list[str]) -> list[str]:
 
 
 def _slash_path(location: str) -> str:
-    """Return a location as a path with slashes, without the scheme of a URL, and absolute if it is local."""
+    """Return a local file as an absolute path with slashes, or a URL without its scheme (s3://bucket/a: bucket/a)."""
     return location.partition("://")[2] if is_url(location) else Path(location).resolve().as_posix()

@@ -40,7 +40,7 @@ class LocalExecutor:
         return self.map_in_order(worker, tasks)
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
-        """Yield `function(item)` for each item, in order, computed by several processes if there are workers."""
+        """Yield `function(item)` for each item, in order, computed by `num_workers` processes, or by this one if 1."""
         if self.num_workers > 1:  # spawned processes read the number of their threads when they import libraries
             threads = str(max(1, available_cpus() // self.num_workers))
             for variable in THREAD_VARIABLES:
@@ -51,12 +51,12 @@ class LocalExecutor:
 def executor_from_text(
     place: str, num_workers: int | None, gpus_per_worker: float = 0.0, cpus_per_worker: float = 1.0
 ) -> Executor:
-    """Return the executor of `--on`: local, ray (a new or the default cluster) or ray://ADDRESS.
+    """Return the executor that the option `--on` names: processes of this machine, or actors on a Ray cluster.
 
     Args:
-        place: the value of `--on`.
+        place: local, ray (the running cluster of this machine, or a new one) or ray://HOST:PORT.
         num_workers: processes or actors; None: one process, or as many actors as the cluster has room for.
-        gpus_per_worker, cpus_per_worker: share of GPUs and CPUs of a Ray actor.
+        gpus_per_worker, cpus_per_worker: GPUs and CPUs that a Ray actor takes, such as 0.5; not used locally.
     """
     if place == "local":
         return LocalExecutor(num_workers or 1)

@@ -20,7 +20,7 @@ from dragoman.storage import os_errors_as_user_errors
 
 
 def is_url(location: str) -> bool:
-    """Whether a location has a scheme, such as s3:// or simplecache::s3://, and is read through fsspec."""
+    """Whether a location has a scheme, such as s3:// or simplecache::s3://, so that it is read through fsspec."""
     return re.match(r"([a-z0-9]+::)*[a-z][a-z0-9+.-]*://", location) is not None
 
 
@@ -33,14 +33,17 @@ def _file_system_and_path(location: str) -> tuple[Any, str]:
             f"{location} needs the package fsspec: install it with pip install 'dragoman[cluster]'"
         ) from None
     try:
-        system, path = url_to_fs(location)
+        file_system, path = url_to_fs(location)
     except (ImportError, ValueError) as error:
         raise UserError(f"the address {location} is not one that fsspec can open: {error}") from None
-    return system, path
+    return file_system, path
 
 
 def find_files(patterns: list[str]) -> list[str]:
-    """Return the files that the patterns match, in order; a pattern that matches no file is a UserError."""
+    """Return the paths or URLs of the files that patterns with * and ** match, each once.
+
+    They are in the order of the patterns, and sorted within each. A pattern that matches no file is a UserError.
+    """
     files: dict[str, None] = {}  # an ordered set
     for pattern in patterns:
         if is_url(pattern):
@@ -54,45 +57,45 @@ def find_files(patterns: list[str]) -> list[str]:
 
 
 def _find_urls(pattern: str) -> list[str]:
-    """Return the URLs of the files that a pattern matches."""
-    system, path = _file_system_and_path(pattern)
-    system.invalidate_cache()
+    """Return the URLs of the files that a URL with * and ** matches; none if there is no such file."""
+    file_system, path = _file_system_and_path(pattern)
+    file_system.invalidate_cache()  # of listings: another machine may have written files since
     try:
-        entries = system.glob(path, detail=True) if glob.has_magic(path) else {path: system.info(path)}
+        entries = file_system.glob(path, detail=True) if glob.has_magic(path) else {path: file_system.info(path)}
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UserError(
             f"the files {pattern} cannot be listed: {error.strerror or error}; check the address and your permissions"
         ) from None
-    chain = "".join(pattern.rpartition("::")[:2])  # of file systems, such as simplecache::s3://
-    return [chain + system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] == "file"]
+    chain = "".join(pattern.rpartition("::")[:2])  # file systems in front of the last one: "simplecache::"
+    return [chain + file_system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] == "file"]
 
 
 def file_size(location: str) -> int:
-    """Return the size of a file in bytes, compressed or not."""
+    """Return the size in bytes of a file at a path or URL, as it is stored."""
     if not is_url(location):
         return Path(location).stat().st_size
-    system, path = _file_system_and_path(location)
-    return int(system.size(path))
+    file_system, path = _file_system_and_path(location)
+    return int(file_system.size(path))
 
 
 @contextmanager
 def open_binary(location: str) -> Iterator[io.BufferedReader]:
-    """Open a file for reading, without decompressing it."""
+    """Open a file at a path or URL for reading, without decompressing it."""
     if not is_url(location):
         with open_file(Path(location)) as file:
             yield file
         return
-    system, path = _file_system_and_path(location)
+    file_system, path = _file_system_and_path(location)
     try:
-        with system.open(path, "rb") as file:
+        with file_system.open(path, "rb") as file:
             yield io.BufferedReader(cast(io.RawIOBase, file))
     except OSError as error:
         raise UserError(
             f"{location} cannot be read: {error.strerror or error}; check the address and your permissions"
         ) from None
-    except ValueError as error:
+    except ValueError as error:  # fsspec's error for an HTTP server that sends whole files only
         if "range requests" not in str(error):
             raise
         raise UserError(f"{location} is on a server that cannot send parts of a file: download it first") from None
@@ -100,7 +103,7 @@ def open_binary(location: str) -> Iterator[io.BufferedReader]:
 
 @contextmanager
 def open_stream(location: str) -> Iterator[BinaryIO]:
-    """Open a file for reading; it is decompressed if its first bytes say so."""
+    """Open a file at a path or URL for reading; it is decompressed if its first bytes say that it is compressed."""
     with open_binary(location) as file, decompressed(file, Path(location)) as stream:
         yield stream
 
@@ -126,28 +129,31 @@ class StorageFolder:
     def create(self, name: str = "") -> None:
         """Create the folder, or the folder `name` in it; one that exists stays as it is."""
         if self.is_remote:
-            system, path = _file_system_and_path(self.path(name))
-            system.makedirs(path, exist_ok=True)
+            file_system, path = _file_system_and_path(self.path(name))
+            file_system.makedirs(path, exist_ok=True)
             return
         with os_errors_as_user_errors(Path(self.location)):
             Path(self.path(name)).mkdir(parents=True, exist_ok=True)
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the sorted names of what is in this folder, or in its subfolder `folder`; empty if there is none."""
+        """Return the sorted names of the files and folders in this folder, or in its subfolder `folder`.
+
+        The list is empty if the folder does not exist.
+        """
         if self.is_remote:
-            system, path = _file_system_and_path(self.path(folder))
-            system.invalidate_cache()
-            return (
-                sorted(name.rpartition("/")[2] for name in system.ls(path, detail=False)) if system.exists(path) else []
-            )
+            file_system, path = _file_system_and_path(self.path(folder))
+            file_system.invalidate_cache()
+            if not file_system.exists(path):
+                return []
+            return sorted(name.rpartition("/")[2] for name in file_system.ls(path, detail=False))
         local = Path(self.path(folder))
         return sorted(path.name for path in local.iterdir()) if local.is_dir() else []
 
     def exists(self, name: str) -> bool:
         """Whether this folder has a file or folder `name`."""
         if self.is_remote:
-            system, path = _file_system_and_path(self.path(name))
-            return bool(system.exists(path))
+            file_system, path = _file_system_and_path(self.path(name))
+            return bool(file_system.exists(path))
         return Path(self.path(name)).exists()
 
     def read(self, name: str) -> bytes:
@@ -165,18 +171,18 @@ class StorageFolder:
         """Open a file of the folder for writing; it appears when the `with` block ends, but not if that raises."""
         suffix = f".{token_hex(8)}.partial"  # random: several machines may write the same file
         if self.is_remote:
-            system, path = _file_system_and_path(self.path(name))
+            file_system, path = _file_system_and_path(self.path(name))
             try:
-                with system.open(path + suffix, "wb") as file:
+                with file_system.open(path + suffix, "wb") as file:
                     yield file
-                system.mv(path + suffix, path)
+                file_system.mv(path + suffix, path)
             except OSError as error:
                 advice = "free some space" if error.errno == errno.ENOSPC else "check the address and your permissions"
                 reason = f"{error.strerror or error}; {advice}"
                 raise UserError(f"{self.path(name)} cannot be written: {reason}") from None
             finally:
-                if system.exists(path + suffix):
-                    system.rm(path + suffix)
+                if file_system.exists(path + suffix):
+                    file_system.rm(path + suffix)
             return
         final = Path(self.path(name))
         local = final.with_name(f".{final.name}{suffix}")
@@ -199,9 +205,9 @@ class StorageFolder:
     def remove(self, name: str) -> None:
         """Remove a file of this folder, or a subfolder with its files, if it exists."""
         if self.is_remote:
-            system, path = _file_system_and_path(self.path(name))
-            if system.exists(path):
-                system.rm(path, recursive=True)
+            file_system, path = _file_system_and_path(self.path(name))
+            if file_system.exists(path):
+                file_system.rm(path, recursive=True)
             return
         local = Path(self.path(name))
         if local.is_dir():

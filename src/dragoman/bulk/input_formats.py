@@ -23,10 +23,11 @@ OTHER_SUFFIXES = {".tsv", ".csv", ".tmx", ".pdf"}  # of files that are not proce
 def find_format(
     location: str, format: str, columns: Mapping[str, str | None], results: Mapping[str, type]
 ) -> TextLines:
-    """Return the format of the rows of a file: `format` (text, jsonl or parquet), or if it is "", that of its suffix.
+    """Return the format of the rows of a file; a UserError if its suffix is that of an unsupported format.
 
     Args:
         location: path or URL of the file.
+        format: text, jsonl or parquet; "": that of the file's suffix, and text if it has another one.
         columns: the role of each text of a row (source, target), and the name of its column or key if one is given.
         results: names and types of the result columns.
     """
@@ -38,7 +39,8 @@ def find_format(
         return parquet_rows
     if name == "jsonl":
         return JsonLines(columns, results)
-    # suffixes of files that are not lines of text, unless the user has named the format
+    # suffixes of documents (such as .html) and of other files that are not lines of text; a format that the user
+    # names is believed
     rejected = () if format else ({*document_suffixes()} - {".txt"}) | OTHER_SUFFIXES
     if name != "text" or f".{suffix}" in rejected:
         raise UserError(
@@ -49,6 +51,9 @@ def find_format(
 
 
 def describe_input(location: str, name: str, block_bytes: int, row_format: TextLines) -> BulkInput:
-    """Describe an input file with its blocks of `block_bytes`; `name` is that of its output file."""
+    """Describe an input file with its blocks; `name` is that of its output file.
+
+    A block has `block_bytes` of text, but in a Parquet file it is a row group.
+    """
     input_class = ParquetInput if isinstance(row_format, ParquetRows) else BulkInput
     return input_class.describe(location, name, block_bytes)

@@ -34,11 +34,21 @@ class ParquetInput(BulkInput):
 
     @classmethod
     def describe(cls, location: str, name: str, block_bytes: int) -> ParquetInput:
-        """Describe a file, whose blocks are its row groups, of any size; a UserError if it cannot be opened."""
+        """Describe a file, whose blocks are its row groups, of any size; a UserError if it cannot be opened.
+
+        `name` is that of its output file. `block_bytes` is the size of blocks in other formats, and is only stored.
+        """
         with _open_parquet(location) as file:
             groups = range(file.metadata.num_row_groups)
             rows = tuple(file.metadata.row_group(group).num_rows for group in groups)
-        return cls(location, name, file_size(location), len(rows), block_bytes, rows)
+        return cls(
+            location,
+            name,
+            size=file_size(location),
+            num_blocks=len(rows),
+            block_bytes=block_bytes,
+            group_rows=rows,
+        )
 
     def first_index(self, block: int) -> int:
         """Return the index in the file of the first row of a block, which is a row group."""
@@ -63,7 +73,10 @@ class ParquetRows(TextLines):
     location: str = ""  # of the input file, which has the types of the other columns
 
     def check_columns(self) -> None:
-        """Raise a UserError if the file lacks a column with texts, or has a column with the name of a result."""
+        """Raise a UserError if the file lacks a column with texts, or already has one that is to be added.
+
+        Columns are added for the results and for errors.
+        """
         with _open_parquet(self.location) as file:
             names, schema = column_names(file.schema_arrow), file.schema_arrow
         for role, column in self.columns.items():
@@ -96,7 +109,7 @@ class ParquetRows(TextLines):
         return ParsedRow(texts)
 
     def excerpt(self, rows: Any, index: int) -> str:
-        """Return nothing for the file of errors: it names the row by its number, which is enough to find it."""
+        """Return "" as the beginning of a row for the file of errors: its number there is enough to find it."""
         return ""
 
     def encode(self, rows: Any, parsed: Sequence[ParsedRow], outcomes: Sequence[Outcome]) -> bytes:
@@ -106,7 +119,7 @@ class ParquetRows(TextLines):
         """
         import pyarrow
 
-        new_columns: list[list[Any]] = [
+        new_columns: list[list[Any]] = [  # an outcome that is a string is an error message
             [None if isinstance(outcome, str) else outcome.values[column] for outcome in outcomes]
             for column in range(len(self.results))
         ]

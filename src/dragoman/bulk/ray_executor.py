@@ -16,8 +16,8 @@ from dragoman.bulk.blocks import BlockTask
 from dragoman.errors import UserError
 from dragoman.processes import MAX_PENDING_PER_WORKER
 
-MAX_ACTORS = 10_000
-CONNECT_SECONDS = 5.0
+MAX_ACTORS = 10_000  # of a pool that grows with the cluster
+CONNECT_SECONDS = 5.0  # in which a cluster must answer
 MAX_REASON = 300  # characters of an error of Ray
 
 Item = TypeVar("Item")
@@ -25,16 +25,16 @@ Result = TypeVar("Result")
 
 
 class RayBlockActor:
-    """An actor that processes tasks, given as rows of a dataset."""
+    """An actor of Ray Data that processes tasks, each given as a row of a dataset."""
 
     def __init__(self, worker: BlockWorker) -> None:
         """Keep the worker, which opens the run when the first task comes."""
         self.worker = worker
 
     def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """Process the task in `row`: index of a file, and of a block in it (below 0: all blocks).
+        """Process the task in `row` (index of a file, and of a block in it; below 0: all blocks), and return one row.
 
-        A UserError is returned as a row: Ray would repeat a task that raises.
+        It has the results of the blocks as JSON, or the message of a UserError: Ray would repeat a task that raises.
         """
         block = None if row["block"] < 0 else int(row["block"])
         try:
@@ -61,16 +61,17 @@ class RayExecutor:
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
         """Yield the results of each task, in any order; tasks of a machine or actor that dies are repeated."""
+        # -1: all blocks of a file (None), as `RayBlockActor` reads it
         rows = [{"file": task.file, "block": -1 if task.block is None else task.block} for task in tasks]
         if not rows:
             return
         ray = connect(self.address)
         _quiet_datasets()
-        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(  # one task per block of Ray
             RayBlockActor,
             fn_constructor_args=(worker,),
             compute=self._actors(ray, len(rows)),
-            num_gpus=self.gpus_per_actor or None,
+            num_gpus=self.gpus_per_actor or None,  # Ray Data accepts either GPUs or CPUs
             num_cpus=None if self.gpus_per_actor else self.cpus_per_actor,
         )
         try:
@@ -84,12 +85,12 @@ class RayExecutor:
             ) from None
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
-        """Yield the results of items, in order; those of a machine or process that dies are computed again.
+        """Yield `function(item)` for each item, in order; what a machine or process that dies computed is repeated.
 
-        Every process of the cluster receives the function once. A few items per CPU are pending at a time.
+        Every process of the cluster receives the function once. Only a few items per CPU are pending at a time.
         """
         ray = connect(self.address)
-        apply = ray.remote(num_cpus=self.cpus_per_actor, max_retries=-1)(apply_function)
+        apply = ray.remote(num_cpus=self.cpus_per_actor, max_retries=-1)(apply_function)  # -1: without limit
         reference = ray.put(function)
         workers = self.num_actors or int(ray.cluster_resources().get("CPU", 1))
         pending: deque[Any] = deque()  # references of results, in the order of the items
@@ -97,26 +98,26 @@ class RayExecutor:
             for item in items:
                 pending.append(apply.remote(__version__, reference.hex(), [reference], item))
                 if len(pending) > MAX_PENDING_PER_WORKER * workers:
-                    yield ray.get(pending.popleft())
+                    yield ray.get(pending.popleft())  # waits for the oldest item, which keeps the results in order
             while pending:
                 yield ray.get(pending.popleft())
-        except ray.exceptions.RayTaskError as error:
+        except ray.exceptions.RayTaskError as error:  # `function` has raised an error
             raise error.cause from None
         except ray.exceptions.RayError as error:
             raise UserError(f"the Ray cluster failed: {first_line(error)}; start the command again") from None
 
     def _actors(self, ray: Any, num_tasks: int) -> Any:
-        """Return the strategy for the pool of actors: a fixed size, or growing with the cluster up to one per task."""
+        """Return the strategy for the pool of actors: `num_actors`, or (None) as many as fit, up to one per task."""
         if self.num_actors is not None:
             return ray.data.ActorPoolStrategy(size=min(self.num_actors, num_tasks))
         return ray.data.ActorPoolStrategy(min_size=1, max_size=min(MAX_ACTORS, num_tasks))
 
 
-_functions: dict[str, Callable[[Any], Any]] = {}  # of a process of the cluster: the last one that it applied
+_functions: dict[str, Callable[[Any], Any]] = {}  # in a process of the cluster: by key, the last one that it applied
 
 
 def apply_function(version: str, key: str, reference: list[Any], item: Any) -> Any:
-    """Apply a function that is stored in Ray to an item; a process fetches it once.
+    """Apply a function that is stored in Ray to an item; a process fetches it once, and keeps only the latest one.
 
     Args:
         version: of the program that submits the item; this process must have the same.
@@ -134,7 +135,11 @@ def apply_function(version: str, key: str, reference: list[Any], item: Any) -> A
 
 
 def connect(address: str = "") -> Any:
-    """Connect to a Ray cluster, unless this process is connected, and return the package; a UserError if that fails."""
+    """Connect to a Ray cluster, unless this process is connected, and return the package `ray`.
+
+    `address` is HOST:PORT; "" stands for the running cluster of this machine, or a new one. It is a UserError if the
+    package is missing, the connection fails, or a machine of the cluster has another version of this program.
+    """
     try:
         import ray  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -156,8 +161,9 @@ def _check_nodes(ray: Any) -> None:
     """Raise a UserError if a machine of the cluster has another version of this package, or none."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def installed_version() -> str:  # a local function is sent as a whole: it also runs where other versions are
-        """Return the version on another machine."""
+    # Ray sends the code of a local function, so it runs even where another version is installed
+    def installed_version() -> str:
+        """Return the version of dragoman that the machine has which runs this."""
         from dragoman import __version__ as version
 
         return version
@@ -199,10 +205,11 @@ def _check_reachable(address: str) -> None:
 
     "" is not checked: it stands for the cluster of this machine, or a new one.
     """
+    if not address:
+        return
     host, _, port = address.rpartition(":")
     try:
-        if address:
-            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise UserError(
             f"there is no Ray cluster at {address!r} ({error}): start one with 'ray start --head --port 6379', and "

@@ -12,7 +12,7 @@ from dragoman.bulk.blocks import MAX_BULK_LINE_BYTES, Line
 COPY_BYTES = 1 << 20  # at a time, when blocks are joined
 MAX_EXCERPT = 200  # characters of a row in the file of errors
 
-#: keys of JSON lines and columns of tables for each role, in this order, unless one is named
+#: for each role of a text, the names of keys or columns that are tried in this order, unless the user names one
 DEFAULT_COLUMNS = {
     "source": ("source", "src", "text", "sentence", "input"),
     "target": ("target", "tgt", "translation", "reference", "output"),
@@ -52,7 +52,7 @@ class TextLines:
     results: Mapping[str, type]
 
     def parse(self, rows: Any) -> list[ParsedRow]:
-        """Return the lines of a block, parsed."""
+        """Return the parsed lines (bytes; None: too long) of a block."""
         return [self._parse_line(line) for line in rows]
 
     def _parse_line(self, row: Line) -> ParsedRow:
@@ -66,7 +66,10 @@ class TextLines:
         return self._parse_text(line)
 
     def _parse_text(self, line: str) -> ParsedRow:
-        """Return the texts of a line, or an error if it does not have one text per role, separated by tabs."""
+        """Return the texts of a line, separated by tabs: one per role (`self.columns`: source, or source and target).
+
+        Another number of texts is an error. A line for a single role is one text, whatever tabs it has.
+        """
         texts = tuple(line.split("\t")) if len(self.columns) > 1 else (line,)
         if len(texts) == len(self.columns):
             return ParsedRow(texts)
@@ -74,7 +77,7 @@ class TextLines:
         return ParsedRow(error=f"the line has {len(texts)} columns: expected {roles}, separated by a tab")
 
     def excerpt(self, rows: Any, index: int) -> str:
-        """Return the beginning of row `index` of a block, for the file of errors."""
+        """Return the beginning of row `index` of a block for the file of errors; "" if it was too long to be kept."""
         return (rows[index] or b"")[:MAX_EXCERPT].decode(errors="replace")
 
     def encode(self, rows: Any, parsed: Sequence[ParsedRow], outcomes: Sequence[Outcome]) -> bytes:
@@ -89,7 +92,10 @@ class TextLines:
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
     def _output_line(self, record: Any, outcome: Outcome) -> str:
-        """Return the output line of a row: the first value of its result; "" if it failed, to keep line numbers."""
+        """Return the output line of a row: the first value of its result, or "" if it failed, which keeps line numbers.
+
+        Only other formats use `record`, the rest of the row.
+        """
         if isinstance(outcome, str):
             return ""
         value = outcome.values[0]
@@ -109,7 +115,7 @@ class JsonLines(TextLines):
     name: ClassVar[str] = "jsonl"
 
     def _parse_text(self, line: str) -> ParsedRow:
-        """Return the texts of a JSON object and the object itself, or an error."""
+        """Return the texts of a line that is a JSON object, and the object itself as `record`, or an error."""
         try:
             record = json.loads(line)
         except ValueError:
@@ -132,7 +138,7 @@ class JsonLines(TextLines):
             values = dict.fromkeys(self.results) | {"error": outcome}  # null for each result
         else:
             values = dict(zip(self.results, outcome.values))
-        return json.dumps((record or {}) | values, ensure_ascii=False)
+        return json.dumps((record or {}) | values, ensure_ascii=False)  # results replace keys of the same name
 
 
 def find_key(role: str, key: str | None, names: Sequence[str]) -> str:

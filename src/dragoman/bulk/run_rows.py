@@ -43,12 +43,14 @@ class RunRows:
 def translate_rows(
     run: Run, rows: Rows, first_index: int, *, search: dict[str, Any], **options: Any
 ) -> list[RowResult]:
-    """Translate rows of one text each.
+    """Translate rows of one text each; a result has the translation and its number of tokens.
 
     Args:
-        first_index: index of the first row, which seeds sampling.
+        run: the opened run.
+        rows: the rows of a block, each a tuple of one text.
+        first_index: index of the first row in the job, which seeds sampling.
         search: the search configuration as JSON values.
-        options: those of `Run.translate_stream`.
+        options: further arguments of `Run.translate_stream`.
     """
     from dragoman.search import search_from_dict
 
@@ -60,7 +62,8 @@ def translate_rows(
 def generate_rows(run: Run, rows: Rows, first_index: int, *, search: dict[str, Any]) -> list[RowResult]:
     """Continue prompts, or reply to dialogues, which are rows of one text each.
 
-    `search` is the search configuration as JSON values; `first_index`, the index of the first row, seeds sampling.
+    `search` is the search configuration as JSON values; `first_index`, the index of the first row in the job, seeds
+    sampling.
     """
     from dragoman.search import search_from_dict
 
@@ -69,7 +72,7 @@ def generate_rows(run: Run, rows: Rows, first_index: int, *, search: dict[str, A
 
 
 def score_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Compute log p(y|x) of rows of a source and a target, or log p(y) of rows of one text.
+    """Compute log p(y|x) of rows of a source x and a target y, or log p(y) of rows of one text y.
 
     `first_index` is not used: nothing is sampled.
     """
@@ -79,7 +82,10 @@ def score_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
 
 
 def tag_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Tag the words of rows of one text each; `first_index` is not used: nothing is sampled."""
+    """Tag the words (with parts of speech, for example) of rows of one text each; the result has a tag per word.
+
+    `first_index` is not used: nothing is sampled.
+    """
     results = run.tag([text for (text,) in rows])
     return [RowResult((" ".join(result.tags),), num_tokens=len(result.tags)) for result in results]
 
@@ -94,6 +100,9 @@ def classify_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
 
 
 def fill_rows(run: Run, rows: Rows, first_index: int) -> list[RowResult]:
-    """Fill the masks of rows of one text each; `first_index` is not used: nothing is sampled."""
+    """Fill the gaps (`<mask>`) of rows of one text each with the most probable choice; a gap counts as one token.
+
+    `first_index` is not used: nothing is sampled.
+    """
     results = run.fill([text for (text,) in rows], top_k=1)
     return [RowResult((result.text,), num_tokens=len(result.choices)) for result in results]

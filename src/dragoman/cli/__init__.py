@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from dragoman import __version__
 from dragoman.errors import UserError
 
-# name → module and function, summary
+# by the name of a command: "module:function" in this package, and the summary in the help text
 COMMANDS = {
     "quickstart": ("quickstart:quickstart", "Train a small translator on generated sentences, and try it."),
     "phrasebook": ("quickstart:phrasebook", "Write generated sentence pairs with gold alignments."),
@@ -51,7 +51,10 @@ class LazyGroup(TyperGroup):
     """The group of all commands. The module of a command is imported when the command runs."""
 
     def __init__(self, **attributes: Any) -> None:
-        """Create the group with the names of all commands; `get_command` imports them."""
+        """Create the group with the names of all commands (`COMMANDS`); their values are None until they are imported.
+
+        `attributes` are the arguments of `TyperGroup`.
+        """
         super().__init__(**attributes)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 
@@ -61,8 +64,9 @@ class LazyGroup(TyperGroup):
             return None
         from dragoman.cli.options import build_command
 
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        return build_command(getattr(import_module(f"dragoman.cli.{module}"), attribute), cmd_name)
+        location, _ = COMMANDS[cmd_name]  # such as "train:train", and the summary
+        module, attribute = location.split(":")  # attribute: a function, or a Typer app with subcommands
+        return build_command(getattr(import_module(f"dragoman.cli.{module}"), attribute), name=cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and summaries of all commands to the help text, without importing their modules."""
@@ -82,7 +86,7 @@ app = typer.Typer(
 
 
 def _print_version(requested: bool) -> None:
-    """Print the version and exit if --version was given."""
+    """Callback of --version: print the version and exit if the option was given (`requested`)."""
     if requested:
         print(f"dragoman {__version__}")
         raise typer.Exit
@@ -98,8 +102,12 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 success, 2 error of the user, 1 error of the program."""
-    gc.set_threshold(100_000, 10, 10)  # importing torch allocates a million objects, none of which can be collected
+    """Run the command line.
+
+    Exit codes: 0 success, 2 error of the user, 1 error of the program or closed output, 130 interrupted by Ctrl-C.
+    """
+    # fewer garbage collections: importing torch allocates a million objects, none of which can be collected
+    gc.set_threshold(100_000, 10, 10)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
@@ -108,7 +116,8 @@ def main() -> None:
     except UserError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has closed it
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
+        # else Python would fail again when it flushes standard output at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:

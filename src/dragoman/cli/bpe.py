@@ -14,7 +14,7 @@ from dragoman.console import print_json, print_lines
 from dragoman.errors import UserError
 from dragoman.text.bpe_trace import MergeStep, TieBreak, count_words, learn_trace, parse_word_counts, segment
 
-SHOWN_PAIRS, SHOWN_WORDS = 6, 12
+MAX_SHOWN_PAIRS, MAX_SHOWN_WORDS, MAX_SHOWN_SYMBOLS = 6, 12, 60
 MAX_CHARACTERS = 1_000_000  # of the text: every merge counts all pairs again
 
 
@@ -23,13 +23,16 @@ def bpe(
         str | None, typer.Argument(help="Text to learn BPE merges from, such as 'low lower newest widest'.")
     ] = None,
     file: Annotated[Path | None, "Learn from a text file instead.", "FILE"] = None,
-    counts: Annotated[str | None, "Learn from words with counts, such as 'low=5 lower=2'.", "WORD=N …"] = None,
+    counts: Annotated[
+        str | None, "Learn from words with their frequencies instead, such as 'low=5 lower=2'.", "WORD=N …"
+    ] = None,
     merges: Annotated[int, typer.Option(help="Maximum number of BPE merges to learn.", min=0, max=10_000)] = 10,
-    vocab_size: Annotated[int | None, "Stop when the vocabulary has this many symbols."] = None,
+    vocab_size: Annotated[int | None, "Stop learning when the vocabulary has this many symbols."] = None,
     compression_ratio: Annotated[
         float | None,
         typer.Option(
-            help="Stop at this compression ratio: characters (or bytes) of the text and ends of words per symbol.",
+            help="Stop learning at this compression ratio: the length of the text in characters (or bytes) and ends of "
+            "words, divided by its length in symbols.",
             min=1,
         ),
     ] = None,
@@ -52,8 +55,11 @@ def bpe(
     widest=3'.
     """
     words = _word_counts(text, file, counts)
-    trace = learn_trace(words, merges, vocab_size, compression_ratio, ties, utf8_bytes)
-    segmentations = [] if word is None else segment(word, [step.pair for step in trace.steps], utf8_bytes)
+    trace = learn_trace(
+        words, merges, vocab_size=vocab_size, compression_ratio=compression_ratio, tie_break=ties, utf8_bytes=utf8_bytes
+    )
+    learned_pairs = [step.pair for step in trace.steps]
+    segmentations = [] if word is None else segment(word, learned_pairs, utf8_bytes=utf8_bytes)
     if as_json:
         print_json(
             {
@@ -65,12 +71,13 @@ def bpe(
         )
         return
     print(f"words: {sum(words.values()):,}, different ones: {len(words):,}; {_text_line(trace.initial)}")
-    print(f"vocabulary of {len(trace.vocabulary):,} symbols: {' '.join(islice(trace.vocabulary, 60))}")
+    first_symbols = " ".join(islice(trace.vocabulary, MAX_SHOWN_SYMBOLS))
+    print(f"vocabulary of {len(trace.vocabulary):,} symbols: {first_symbols}")
     size = len(trace.vocabulary)
     for number, step in enumerate(trace.steps, 1):
         print_lines(["", *_step_lines(number, step, is_new=len(step.vocabulary) > size)])
         size = len(step.vocabulary)
-    ratio = trace.steps[-1].compression if trace.steps else 1.0
+    ratio = trace.steps[-1].compression if trace.steps else 1.0  # 1: without merges the text is as long as before
     print_lines(["", f"stopped: {trace.stopped} ({size:,} symbols, compression ratio {ratio:.2f})"])
     if word is not None:
         print_lines(["", f"{word!r} with these merges:", *(f"  {' '.join(symbols)}" for symbols in segmentations)])
@@ -98,11 +105,17 @@ def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dic
 
 
 def _step_lines(number: int, step: MergeStep, is_new: bool) -> list[str]:
-    """Describe merge `number` in lines of text; `is_new`: its symbol was not in the vocabulary before."""
+    """Describe a merge in lines of text: the pair, the most frequent pairs before it, and the text after it.
+
+    `number` is that of the merge, from 1. `is_new` says whether its symbol was not in the vocabulary before: two merges
+    can give the same symbol.
+    """
     symbol = "".join(step.pair)
-    most_frequent = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:SHOWN_PAIRS])
-    more = f", and {len(step.pair_counts) - SHOWN_PAIRS:,} more" if len(step.pair_counts) > SHOWN_PAIRS else ""
-    tied = f" (tied with {', '.join(' '.join(pair) for pair in step.tied[:SHOWN_PAIRS])})" if step.tied else ""
+    most_frequent = ", ".join(f"{' '.join(pair)} {count:,}" for pair, count in step.pair_counts[:MAX_SHOWN_PAIRS])
+    num_more = len(step.pair_counts) - MAX_SHOWN_PAIRS
+    more = f", and {num_more:,} more" if num_more > 0 else ""
+    tied_pairs = ", ".join(" ".join(pair) for pair in step.tied[:MAX_SHOWN_PAIRS])  # as frequent as the merged one
+    tied = f" (tied with {tied_pairs})" if tied_pairs else ""
     return [
         f"merge {number}: {' + '.join(step.pair)} → {symbol}, count {step.count:,}{tied}",
         f"  pairs: {most_frequent}{more}",
@@ -113,6 +126,9 @@ def _step_lines(number: int, step: MergeStep, is_new: bool) -> list[str]:
 
 
 def _text_line(words: dict[str, tuple[str, ...]]) -> str:
-    """Show the first words as symbols: "l o w </w> | l o w e r </w>"."""
-    shown = " | ".join(" ".join(symbols) for symbols in islice(words.values(), SHOWN_WORDS))
-    return f"{shown} | …" if len(words) > SHOWN_WORDS else shown
+    """Return the first words, split into symbols, as a line: "l o w </w> | l o w e r </w>".
+
+    `words` has the symbols of each word; </w> is the end of a word.
+    """
+    shown = " | ".join(" ".join(symbols) for symbols in islice(words.values(), MAX_SHOWN_WORDS))
+    return f"{shown} | …" if len(words) > MAX_SHOWN_WORDS else shown

@@ -1,4 +1,4 @@
-"""Commands with --input: they process many files, on this machine or on a Ray cluster."""
+"""The option --input of several commands: they process many files, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -34,24 +34,32 @@ class BulkOptions:
         ),
     ] = None
     on: Annotated[
-        str, "With --input, where: local, ray (a cluster on this machine), or ray://HOST:PORT of a cluster.", "PLACE"
+        str,
+        "With --input, where the files are processed: local, ray (a cluster on this machine), or ray://HOST:PORT.",
+        "PLACE",
     ] = "local"
     block_kib: Annotated[
         int, typer.Option(help="With --input, KiB of text in a block, which one worker processes at a time.", min=1)
     ] = 256
     result_column: Annotated[
-        str, "With --input, key or column of the result in JSON lines and Parquet. Default: by command.", "NAME"
+        str, "With --input, key of the result in JSON lines, or its column in Parquet. Default: by command.", "NAME"
     ] = ""
     gpus_per_worker: Annotated[
-        float, typer.Option(help="GPUs of each Ray worker; 0.5 puts two workers on a GPU.", min=0)
+        float, typer.Option(help="With --on ray, GPUs of each worker; 0.5 puts two workers on a GPU.", min=0)
     ] = 0.0
-    cpus_per_worker: Annotated[float, typer.Option(help="CPUs of each Ray worker without a GPU.", min=0.01)] = 1.0
+    cpus_per_worker: Annotated[
+        float, typer.Option(help="With --on ray, CPUs of each worker without a GPU.", min=0.01)
+    ] = 1.0
     cost_per_hour: Annotated[
-        float | None, typer.Option(help="Price of all machines per hour: adds the cost to the progress.", min=0)
+        float | None,
+        typer.Option(help="With --input, price of all machines per hour: shows the cost with the progress.", min=0),
     ] = None
 
     def name_result(self, results: Mapping[str, type]) -> dict[str, type]:
-        """Rename the first column of the result as --result-column says; `results` maps column names to types."""
+        """Return `results`, the types of the result's columns by name, with the first one named by --result-column.
+
+        Further columns, such as the probability of a label, keep their names.
+        """
         (first_name, first_type), *others = results.items()
         return {self.result_column or first_name: first_type, **dict(others)}
 
@@ -64,16 +72,16 @@ class BulkJobOptions(BulkOptions):
         str | None,
         typer.Option("--output", "-o", metavar="OUT", help="With --input, folder of the results, or its URL."),
     ] = None
-    resume: Annotated[bool, "With --input, continue an interrupted OUT, or start it."] = False
-    overwrite: Annotated[bool, "With --input, replace OUT if it holds a job."] = False
+    resume: Annotated[bool, "With --input, continue the interrupted job in the folder OUT, or start it."] = False
+    overwrite: Annotated[bool, "With --input, replace the job in the folder OUT, if there is one."] = False
     num_workers: Annotated[int, typer.Option(help="With --input, number of processes or Ray workers.", min=1)] = 1
 
 
 @dataclass(frozen=True)
 class LoadRun:
-    """Loads the run folder `run` in a worker process, for the source and target language of a multilingual model.
+    """Loads a run in a worker process, for the source and target language of a multilingual model.
 
-    A language "" is the default of the model.
+    `load` opens the folder `run` as the options of the command say. A language "" is the default of the model.
     """
 
     run: Path
@@ -94,27 +102,30 @@ def process_files(
     task: RowTask,
     columns: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Process many files with a run, as --input says.
+    """Process the files of --input with a run: apply a task, such as tagging, to their lines.
 
-    `task` is the function that is applied to blocks of rows, with its options and the columns of its results.
-    `columns` are the columns of the files that it needs, by their content ("source", "target"); None: the source.
+    `layout` has the format of the files, and the languages for a multilingual model. `task` is the function that is
+    applied to blocks of rows, with its options and the columns of its results. `columns` are the columns of the files
+    that it needs, by their content ("source", "target"), each None for the default; None: only the source.
     """
     model.check(run)
 
     from dragoman.bulk import BulkJob, RunRows
     from dragoman.run.file_translation import run_fingerprint
 
+    # without the option --to, a multilingual model writes in the language that it reads
     target_language = getattr(layout, "target_language", layout.source_language)
     languages = (layout.source_language, target_language)
     loaded = LoadRun(run, replace(model, device="cpu").load, languages)()
+    # a UserError, before workers start, if the run is of another kind, such as a translation model that should tag
     sample_row = ("a",) * (len(columns) if columns else 1)
-    task.apply(loaded, [sample_row], first_index=0, **task.options)  # a UserError if the run is of another kind
+    task.apply(loaded, [sample_row], first_index=0, **task.options)
     job = BulkJob(
         bulk.input or [],
         str(bulk.output),
         RunRows(LoadRun(run.resolve(), model.load, languages), task),
         run_fingerprint(loaded) | {name.replace("_", " "): value for name, value in task.options.items()},
-        block_bytes=bulk.block_kib << 10,
+        block_bytes=bulk.block_kib * 1024,
         format=layout.format,
         columns=columns or {"source": layout.source_column},
         results=bulk.name_result(task.results),
@@ -125,16 +136,17 @@ def process_files(
 def run_bulk_job(job: BulkJob, options: BulkOptions, num_workers: int, resume: bool, overwrite: bool) -> None:
     """Run a job over many files, show its progress, and print what it did.
 
-    `options` say where it runs, with `num_workers` processes; on a Ray cluster 1 means as many as it has room for. A
-    job that exists in the output folder is continued (`resume`) or replaced (`overwrite`).
+    `options` say where it runs, with `num_workers` processes. A job that exists in the output folder is continued
+    (`resume`) or replaced (`overwrite`); without either, it is a UserError.
     """
     from dragoman.bulk import executor_from_text
 
+    # on a Ray cluster the default of --num-workers, 1, means as many workers as the cluster has room for (None)
     workers = None if options.on != "local" and num_workers == 1 else num_workers
     executor = executor_from_text(options.on, workers, options.gpus_per_worker, options.cpus_per_worker)
-    states = job.run(executor, resume=resume, overwrite=overwrite)
+    progress = job.run(executor, resume=resume, overwrite=overwrite)
     try:
-        final = _show_progress(states, options.cost_per_hour)
+        final = _show_progress(progress, options.cost_per_hour)
     except KeyboardInterrupt:
         log(f"interrupted: complete blocks are in {job.folder.location}; the same command with --resume goes on")
         raise
@@ -143,30 +155,33 @@ def run_bulk_job(job: BulkJob, options: BulkOptions, num_workers: int, resume: b
 
 
 def _show_progress(states: Iterator[JobProgress], cost_per_hour: float | None) -> JobProgress:
-    """Show the states of a job as they come, as a progress bar or in lines of a log; return the last state.
+    """Show the progress of a running job: a bar on a terminal, otherwise a line now and then; return the final state.
 
-    With `cost_per_hour`, the price of all machines, the cost of the whole job is estimated.
+    `states` yields the state before the first block (or that of a complete job), then one after each block.
+    `cost_per_hour`, the price of all machines, adds the estimated cost; None: no cost.
     """
-    begin = last_line = time.monotonic()
+    started = last_logged = time.monotonic()
     state = next(states)
     with progress_bar() as bar:
         task = bar.add_task("starting", total=state.total_bytes or None, completed=round(state.done_bytes))
         for state in states:
             now = time.monotonic()
-            text = describe_progress(state, now - begin, cost_per_hour)
+            text = describe_progress(state, now - started, cost_per_hour)
             bar.update(task, completed=state.done_bytes, description=text)
-            if not bar.console.is_terminal and now - last_line > LOG_INTERVAL_SECONDS:
+            if not bar.console.is_terminal and now - last_logged > LOG_INTERVAL_SECONDS:
                 log(text)
-                last_line = now
+                last_logged = now
     return state
 
 
 def describe_progress(state: JobProgress, seconds: float, cost_per_hour: float | None = None) -> str:
-    """Return the progress of a job in words: files, lines, speed, time left and total cost.
+    """Return the progress of a job in words: complete files, lines, speed, time left, and cost.
 
-    The job has run for `seconds`, in which it has processed the state's new lines, tokens and bytes.
+    This process has run for `seconds`, in which it has processed the state's new lines, tokens and bytes; a job that
+    it continues has others, too. The cost is that of this process from its start to its end, for the price
+    `cost_per_hour`; None: no cost.
     """
-    seconds = max(seconds, 1e-9)
+    seconds = max(seconds, 1e-9)  # not 0, by which the speed is divided
     parts = [f"{state.files:,} of {state.total_files:,} files", f"{state.lines:,} lines"]
     parts += [f"{state.new_lines / seconds:,.0f} lines/s", f"{state.new_tokens / seconds:,.0f} tokens/s"]
     if state.new_bytes:
@@ -178,18 +193,22 @@ def describe_progress(state: JobProgress, seconds: float, cost_per_hour: float |
 
 
 def is_bulk_job(options: BulkOptions, file: Path | None, output: str | None, unsupported: dict[str, Any]) -> bool:
-    """Whether --input is given; a UserError if other options contradict it, or have no meaning without it.
+    """Return whether --input is given; raise a UserError for options that contradict it, or that need it.
 
-    `options` are --input and those that need it. --input needs `output` (--output), and excludes the input `file` and
-    the options in `unsupported`: values by name, of which false ones are not given.
+    Args:
+        options: --input and the options that have no meaning without it.
+        file: input file of the command, which must be None with --input.
+        output: folder of the results (--output), which --input needs.
+        unsupported: values of options that cannot be used with --input, by name; false values are not given.
     """
     if not options.input:
+        defaults = type(options)()
         for name, value in asdict(options).items():
-            if value != getattr(type(options)(), name):
-                raise UserError(f"--{name.replace('_', '-')} needs --input: name the input files with it")
+            if value != getattr(defaults, name):
+                raise UserError(f"--{name.replace('_', '-')} needs --input: name input files with it, or leave it out")
         return False
     if file is not None:
-        raise UserError(f"--input names the input files, so leave {file} out")
+        raise UserError(f"--input names all input files: leave the argument {file} out")
     if output is None:
         raise UserError("--input needs a folder for the results: name it with --output")
     for name, value in unsupported.items():

@@ -29,8 +29,8 @@ DEFAULT_SYSTEMS = (
 #: settings and budget for the phrasebook: most systems learn it in a few minutes on two cores
 PHRASEBOOK_TRAINING: dict[str, Any] = {"batch_tokens": 1024, "label_smoothing": 0.0}
 PHRASEBOOK_TARGET_TOKENS = 1_000_000
-MAX_PRINTED_DIFFERENCES = 10  # the page shows all
-NUMBER_SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+MAX_PRINTED_DIFFERENCES = 10  # between two systems; comparison.html and comparison.md have all
+NUMBER_SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}  # the factor of each, in lower case
 
 #: options of `compare`, and the settings that they set
 COMPARE_OPTIONS = {
@@ -43,7 +43,7 @@ COMPARE_OPTIONS = {
 
 @dataclass(frozen=True)
 class BudgetOptions:
-    """Training budget of each system, of which at most one option may be given."""
+    """Options for the training budget of each system; at most one of them may be given."""
 
     target_tokens: Annotated[
         str | None,
@@ -61,8 +61,8 @@ class BudgetOptions:
     def budget(self, phrasebook: bool) -> ComparisonBudget:
         """Return the training budget of each system; more than one option is a UserError.
 
-        The default is a number of target tokens: fixed for the phrasebook (generated sentence pairs), otherwise derived
-        from the corpus size.
+        The default is a number of target tokens: fixed if the data are the `phrasebook` (generated sentence pairs),
+        otherwise derived from the corpus size.
         """
         from dragoman.training.comparison_training import ComparisonBudget
 
@@ -76,7 +76,7 @@ class BudgetOptions:
         if len(budgets) > 1:
             options = " and ".join("--target-tokens" if kind == "tokens" else f"--{kind}" for kind in budgets)
             raise UserError(f"a comparison has one budget per system, but {options} are given: use one of them")
-        if not budgets:
+        if not budgets:  # an amount of None follows from the corpus size
             return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
         ((kind, amount),) = budgets.items()
         return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ class TableOptions:
     as_json: Json = False
 
     def write(self, comparison: SystemComparison) -> None:
-        """Write the table of all systems to the files of --csv and --latex, and print the comparison (as JSON)."""
+        """Write the table of all systems to the files of --csv and --latex; print the comparison as text or JSON."""
         from dragoman.evaluation import format_csv, format_latex
         from dragoman.storage import write_file
 
@@ -144,7 +144,7 @@ def compare(
     """
     names = [name.strip() for name in systems.split(",") if name.strip()]
     for name in names:
-        check_system(re.split("[@+]", name)[0])
+        check_system(_system_name(name))
     check_device(device)
     metric_names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
     phrasebook = "data.source" not in settings
@@ -166,25 +166,31 @@ def compare(
     check_metric_names(metric_names)
     if any(name.startswith("comet") for name in metric_names):
         raise UserError(
-            f"--metrics of a comparison must be metrics of texts without sources, which comet needs, but are "
-            f"{metrics!r}: leave comet out"
+            f"a comparison does not support comet, which also reads the sources: leave it out of --metrics {metrics}"
         )
     seed_list = parse_seeds(seeds)
     if ensembles and len(seed_list) < 2:
-        raise UserError("--ensembles averages the seeds of each system: name at least two, such as --seeds 1,2,3")
+        raise UserError(
+            "--ensembles combines the runs of each system with all --seeds: name at least two, such as --seeds 1,2,3"
+        )
     budget = budget_options.budget(phrasebook)
+    # training and validation files with absolute paths, by the dotted names of their settings
     files = {name: [str(Path(file).resolve()) for file in paths] for name, paths in settings.items()}
     if phrasebook:
         files, test_source, test_target = phrasebook_files(folder)
     if test_source is None:
-        raise UserError("systems are compared on a test set: name it with --test-source and --test-target")
+        raise UserError(
+            "systems are compared on a test set: name its files with --test-source and --test-target, or one TSV or "
+            "JSON lines file with both sides as --test-source"
+        )
     config = _shared_config(files, size, device, budget, phrasebook, set_settings or [])
+    # the test set has the columns of the training files, and references are normalized as their text
     layout = FileLayout.from_settings(resolve_features_column(config).data)
     sources, references = read_pairs(test_source, test_target, layout, "--test-target")
     references = list(map(TextNormalizer.from_settings(config.text).normalize_letters, references))
     if not metric_names:
         choice = choose_metrics(references, sources)
-        metric_names = [name for name in choice.metrics if name != "ter"]  # which takes long for many systems
+        metric_names = [name for name in choice.metrics if name != "ter"]  # TER takes long for many systems
         log(f"metrics: {', '.join(metric_names)} ({choice.reason}; others: --metrics)")
     training.check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,18 +200,28 @@ def compare(
         log(f"{name}: translating the test set with the ensemble of {len(seed_list)} seeds")
         members = [result for result in results if result.system == name]
         results.append(training.evaluate_ensemble(folder, name, members, sources, device))
+    is_time_budget = budget.kind == "minutes"
     comparison = SystemComparison(
-        results, sources, references, str(budget), budget.kind == "minutes", metrics=metric_names
+        results, sources, references, str(budget), machine_dependent=is_time_budget, metrics=metric_names
     )
     page = write_comparison(folder, comparison, [program_name(), *sys.argv[1:]])
     output.write(comparison)
     log(f"page with all comparisons and figures: {page}")
 
 
+def _system_name(label: str) -> str:
+    """Return the system of a value of --systems: "gnmt" for "gnmt+reward@size=big".
+
+    "@" precedes settings, and "+" the objective of a second training.
+    """
+    return re.split("[@+]", label)[0]
+
+
 def _check_files(settings: dict[str, Any], test_source: Path | None, test_target: Path | None) -> None:
     """Raise a UserError if a file of the training or test set cannot be opened.
 
-    `settings` has the training files by the dotted names of their settings, such as "data.source".
+    `settings` has the training files and their format by the dotted names of settings, such as "data.source".
+    `test_source` None: there are no files of a test set to check.
     """
     from dragoman.config import Config, replace_settings
     from dragoman.data.corpus import Corpus
@@ -228,10 +244,19 @@ def _train_and_evaluate(
     metrics: list[str],
     device: str,
 ) -> list[RunResult]:
-    """Train each system with each seed, and evaluate it on the test set; runs that are finished are not repeated.
+    """Train each system with each seed, and evaluate it on the test set; return a result for each run.
 
-    `folder` holds all runs, `config` the settings that all systems share; `sources` and `references` are the test set.
-    `metrics` are the names of those that are printed.
+    Runs with a saved result on the same test set are not repeated.
+
+    Args:
+        folder: contains the folders of all runs.
+        systems: values of --systems, possibly with settings or a second objective: "transformer@size=big".
+        seeds: random seeds; each gives a run of every system.
+        config: the settings that all systems share.
+        budget: amount of training of each run, such as a number of steps.
+        sources, references: the test set.
+        metrics: names of the metrics that are printed after each run.
+        device: on which the test set is translated.
     """
     from dragoman.evaluation import evaluate
     from dragoman.training import comparison_training as training
@@ -243,6 +268,7 @@ def _train_and_evaluate(
     with display.bar:
         for number, (name, seed_index, seed) in enumerate(runs, 1):
             display.start_run(name, seed_index, f"{name}, seed {seed} ({number} of {len(runs)})")
+            # the number is the fraction of the run that the progress bar shows as finished
             if result := training.saved_result(folder, name, seed, sources, references):
                 display.show(1.0, "finished before")
                 display.message("already finished")
@@ -273,13 +299,15 @@ def _shared_config(
     Args:
         files: training and validation files, by the dotted names of their settings.
         size: size of the models: tiny, small, base or big.
+        device: on which the systems are trained.
         budget: a time budget needs a learning-rate schedule that does not depend on the number of steps.
-        phrasebook: whether the data are generated sentence pairs, which need other settings than a large corpus.
+        phrasebook: whether the data are short generated sentences, which need other settings than a real corpus.
         set_settings: values of --set, such as training.learning_rate=1e-3, which override all others.
     """
     from dragoman import config as configuration
     from dragoman.training.comparison_training import SAME_FOR_ALL
 
+    # SAME_FOR_ALL: training settings of all systems, with batches that do not depend on the system
     training = SAME_FOR_ALL | {"schedule": "inverse-sqrt" if budget.kind == "minutes" else "cosine", "device": device}
     training |= PHRASEBOOK_TRAINING if phrasebook else {}
     values: dict[str, Any] = {f"training.{name}": value for name, value in training.items()}
@@ -304,7 +332,7 @@ def text_report(comparison: SystemComparison) -> str:
         format_table([system.cost() for system in comparison.systems]),
         "training FLOPs: operations of the model, counted. device FLOPs: seconds × the speed of large matrix products.",
     ]
-    if published := published_rows([re.split("[@+]", system.name)[0] for system in comparison.systems]):
+    if published := published_rows([_system_name(system.name) for system in comparison.systems]):
         lines += ["", "As published, on other data", format_table(published)]
     if differences := sorted(comparison.differences, key=lambda difference: difference.adjusted_p_value):
         printed = differences[:MAX_PRINTED_DIFFERENCES]
@@ -334,7 +362,7 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
 
 
 def parse_amount(text: str, option: str) -> float:
-    """Parse the value of an option, a number such as 500000, 500k, 20M or 1e13."""
+    """Parse the value of `option`, a number such as 500000, 500k, 20M or 1e13; the suffixes are k, M, G and T."""
     number = text.strip().lower().replace(",", "").replace("_", "")
     factor = NUMBER_SUFFIXES.get(number[-1:], 1.0)
     try:

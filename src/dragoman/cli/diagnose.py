@@ -18,14 +18,18 @@ def diagnose(
     run: RunFolder,
     source: Annotated[Path | None, "Test set. Default: the run's validation sentences.", "FILE"] = None,
     target: Annotated[Path | None, "File of reference translations.", "FILE"] = None,
-    alignments: Annotated[Path | None, "Gold alignments of the test set, such as 0-0 1-2.", "FILE"] = None,
+    alignments: Annotated[
+        Path | None,
+        "Gold word alignments of the test set, line by line: source word-target word from 0, such as 0-0 1-2.",
+        "FILE",
+    ] = None,
     language_pair: Annotated[
-        str | None, "Languages, such as en-de. Default: from the names of the training files."
+        str | None, "Source and target language of the run, such as en-de. Default: from names of its training files."
     ] = None,
     templates: Annotated[
         Path | None,
-        "File of further sentences in which the gender of a person is open, to measure gender bias; its format is in "
-        "docs/seeing.md.",
+        "File of further sentences that do not say the gender of a person, to measure gender bias; docs/seeing.md "
+        "describes its format.",
         "FILE",
     ] = None,
     max_sentences: Annotated[
@@ -62,15 +66,15 @@ def diagnose(
     references: list[str] | None
     if source is None:
         sources, references = diagnosis.validation_pairs(loaded, max_sentences)
-    elif target is None and not has_references(layout.corpus(source)):
+    elif target is None and not has_references(layout.corpus(source)):  # a file of sources alone
         sources, references = list(islice(Input(source, layout).texts(), max_sentences)), None
     else:
         sources, references = (texts[:max_sentences] for texts in read_pairs(source, target, layout))
-    gold = None
+    gold = None  # for each sentence the set of its alignment links
     if alignments is not None:
-        lines = read_texts(alignments, "text")[:max_sentences]
+        lines = read_texts(alignments, format="text")[:max_sentences]
         gold = [parse_pharaoh(line, f"{alignments}, line {number:,}") for number, line in enumerate(lines, 1)]
-    log(f"translating {len(sources):,} sentences and some unusual ones")
+    log(f"translating {len(sources):,} sentences, and unusual inputs to test for hallucination")
     result = diagnosis.diagnose(loaded, sources, references, languages=language_pair, templates=templates, gold=gold)
     if html is not None:
         write_file(html, diagnosis_page(result))

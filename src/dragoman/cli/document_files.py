@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """How documents are translated."""
+    """How documents, such as HTML pages and office files, are translated."""
 
     preserve: Annotated[
         Literal["none", "placeholders", "numbers"] | None,
@@ -39,7 +39,8 @@ class DocumentOptions:
     def find_format(self, file: Path | None, name: str) -> MarkupFormat | None:
         """Return the format of a document; None for files that are translated line by line.
 
-        `name` is that of --format. Without it the ending of the file name counts, but .txt means one sentence per line.
+        `name` is the value of --format. If it is empty, the ending of the file name decides, but .txt means one
+        sentence per line. The options of this group together with lines are a UserError.
         """
         from dragoman.text.documents.document import DOCUMENT_FORMATS, format_of_file
 
@@ -49,8 +50,8 @@ class DocumentOptions:
         if document_format is None and (self.preserve is not None or self.translate_attributes):
             option = "--preserve" if self.preserve is not None else "--translate-attributes"
             raise UserError(
-                f"{option} needs a document, but lines are translated one by one: add --format "
-                f"{', '.join(DOCUMENT_FORMATS)} or leave {option} out"
+                f"{option} needs a document, but the input is translated line by line: add --format with the "
+                f"format of the document ({', '.join(DOCUMENT_FORMATS)}), or leave {option} out"
             )
         return document_format
 
@@ -58,20 +59,21 @@ class DocumentOptions:
 def check_document_options(search: SearchOptions, *groups: Any) -> None:
     """Raise a UserError for options that apply to lines, and cannot be used with documents.
 
-    `groups` are further dataclasses of options; a field that does not have its default value was given by the user.
+    Of `search` this is only --n-best. `groups` are further dataclasses of options; a field that is neither false nor
+    its default was given by the user.
     """
     if search.n_best is not None:
         raise UserError("--n-best applies to lines, not to documents: leave it out")
-    allowed = {"output", "overwrite", "exclude", "corpus_tag", "split_sentences", "format", "source_language"}
+    supported = {"output", "overwrite", "exclude", "corpus_tag", "split_sentences", "format", "source_language"}
     for group in groups:
         defaults = {field.name: field.default for field in fields(group)}
         for name, value in asdict(group).items():
-            if value != defaults[name] and value and name not in allowed:
+            if value and value != defaults[name] and name not in supported:
                 raise UserError(f"--{name.replace('_', '-')} applies to lines, not to documents: leave it out")
 
 
 def read_document(file: Path | None) -> bytes:
-    """Read a document from a file or standard input."""
+    """Return the bytes of a document, from a file or (None) from standard input, which must not be a terminal."""
     if file is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise UserError("a document is read from a file or from standard input: name a file, or pipe it in")
@@ -93,8 +95,14 @@ def translate_document(
 ) -> None:
     """Translate a document, show the progress in sentences, and write the result to a file or to standard output.
 
-    `content` are the bytes of the document, which `document_format` parses and writes. `options` say which text must
-    be preserved; `arguments` are further arguments of `Run.translate_stream`.
+    Args:
+        run: the run that translates.
+        search: its search configuration.
+        content: the bytes of the document.
+        document_format: parses the content.
+        options: which text must be preserved, and whether attributes of HTML elements are translated.
+        output: has the output file; without one, the document is written to standard output.
+        arguments: further arguments of `Run.translate_stream`.
     """
     from dragoman.run.document_translation import translate_blocks
     from dragoman.run.language_pair import target_language_code
@@ -103,14 +111,15 @@ def translate_document(
 
     document = document_format.parse(content, options.translate_attributes)
     preserve = Preserve(options.preserve or "placeholders")
-    progress, language, blocks = LineProgress(None, "sentences"), target_language_code(run), []
-    progress.update(0)
+    language, blocks = target_language_code(run), []
+    progress = LineProgress(total=None, unit="sentences")
+    progress.update(0)  # starts the clock of the speed
     with progress.bar:
         for result in translate_blocks(run, document.blocks, search, preserve=preserve, language=language, **arguments):
-            if isinstance(result, list):
+            if isinstance(result, list):  # the last one: the translated blocks (texts such as paragraphs)
                 blocks = result
             else:
-                done, total = result  # sentences
+                done, total = result  # numbers of sentences
                 progress.set_total(total)
                 progress.update(done)
     translated = document.render(blocks, language)

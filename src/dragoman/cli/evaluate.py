@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Folder of the run to evaluate; omit it with --hypothesis.")
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="Folder of the run to evaluate; omit it with --hypothesis or --lead."),
     ] = None,
-    source: Annotated[Path | None, "Source of the test set, or a file with references, such as TSV or CSV."] = None,
+    source: Annotated[
+        Path | None, "Sources of the test set, or a file with sources and references, such as TSV or CSV."
+    ] = None,
     reference: Annotated[list[Path] | None, "File of reference translations. Repeat for several."] = None,
     hypothesis: Annotated[
         list[Path] | None, "Score these translations instead of a run's. Repeat to compare systems with the first."
@@ -36,8 +39,9 @@ def evaluate(
         str | None,
         "Comma-separated: bleu (or bleu=TOKENIZER, such as bleu=ja-mecab), chrf, chrf++, ter, rouge-1, rouge-2, "
         "rouge-l (with -stem: of English stems), comet (or comet=MODEL_FOLDER), exact-match, accuracy, span-f1, "
-        "bracket-f1, wer, ser, per, cer, ier, perplexity, word-perplexity, bits-per-character, pseudo-perplexity. "
-        "Default: those that suit the run and the references.",
+        "bracket-f1, the error rates wer (of words), ser (symbols), per (phonemes), cer (characters) and ier (items), "
+        "perplexity, word-perplexity, bits-per-character, pseudo-perplexity. Default: those that suit the run and the "
+        "references.",
     ] = None,
     against: Annotated[
         Path | None, "Another run, or a file of translations: test whether the scores differ significantly."
@@ -86,10 +90,10 @@ def evaluate(
         "--alignments": alignments,
         "--against": against,
     }
-    _check_options(run, run_options, output, test, against, names)
+    _check_options(run, run_options, output, test, against, metrics=names)
     if run is not None:
         model.check(run)
-        layout = layout.for_run(run)
+    layout = layout.for_run(run)
     test_set = read_test_set(source, reference or [], layout)
     if grouped:
         test_set = test_set.grouped()
@@ -106,7 +110,7 @@ def evaluate(
     baseline: Path | list[str] | None = against
     if against is not None and not against.is_dir():
         baseline = test_set.read_hypotheses(against, layout)
-    keep_freed_memory()
+    keep_freed_memory()  # in the process, which makes translation on a CPU faster
     loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
     has_search = beam_size is not None or length_penalty is not None
     result = evaluate_run(
@@ -133,12 +137,12 @@ def _check_options(
     output: Path | None,
     test: str,
     against: Path | None,
-    names: list[str],
+    metrics: list[str],
 ) -> None:
-    """Raise a UserError for options that contradict each other, before any file is read.
+    """Raise a UserError for wrong options, and options that contradict each other, before any file is read.
 
     `run` is None if files of translations are scored. `run_options` are the options that need a run, by name, None if
-    they are not given. The others are the values of --output, --test, --against and --metrics (`names`).
+    they are not given. The others are the values of --output, --test, --against and --metrics (empty: not given).
     """
     from dragoman import evaluation
 
@@ -151,7 +155,7 @@ def _check_options(
         raise UserError(f"{output} cannot be written: create the folder {output.parent} first")
     if test not in evaluation.PAIRED_TESTS:
         raise unknown_name("value of --test", test, evaluation.PAIRED_TESTS)
-    if against is not None and names and not any(map(evaluation.is_text_metric, names)):
+    if against is not None and metrics and not any(map(evaluation.is_text_metric, metrics)):
         raise UserError("--against compares translations: add a metric of texts to --metrics, such as bleu")
 
 
@@ -161,11 +165,12 @@ class TestSet:
 
     sources: list[Any] | None
     references: list[list[str]]  # of each source; empty lists for text alone
-    line_counts: list[tuple[Path, int]]  # of each file
-    first_lines: list[int] | None = None  # index of the first line of each item, if lines were grouped
+    line_counts: list[tuple[Path, int]]  # each file and its number of lines
+    #: after `grouped`, the index of the first line of each item (a source with all its references); None: not grouped
+    first_lines: list[int] | None = None
 
     def grouped(self) -> TestSet:
-        """Return a test set in which lines with the same source are one item with all their references."""
+        """Return a test set in which all lines with the same source are one item: the source and their references."""
         if not self.sources or not all(isinstance(source, str) for source in self.sources):
             raise UserError(
                 "--group-by-source collects the references of equal sources: name the source texts with --source"
@@ -174,20 +179,27 @@ class TestSet:
         return replace(self, sources=sources, references=references, first_lines=first_lines)
 
     def lines_of_items(self, lines: list[str]) -> list[str]:
-        """Return the lines of a file that belong to the items of the test set, one per item.
+        """Select a line for each item of the test set from the lines of a file.
 
-        They are all lines or, if lines with equal sources were grouped, the first line of each group.
+        They are all lines or, if lines with equal sources were grouped to items, the first line of each group.
         """
         return lines if self.first_lines is None else [lines[index] for index in self.first_lines]
 
     def read_hypotheses(self, path: Path, layout: FileLayout) -> list[str]:
-        """Read the translations of another system, one per item of the test set, in the format of `layout`."""
+        """Read a file of translations with as many lines as the test set; return one translation per item.
+
+        `layout` has the format of the file.
+        """
         lines = read_texts(path, layout.format)
         check_counts([*self.line_counts, (path, len(lines))])
         return self.lines_of_items(lines)
 
     def read_alignments(self, path: Path) -> list[tuple[frozenset[Link], frozenset[Link]]]:
-        """Read gold word alignments: the sure and the possible links ("0-0 1?2") of each sentence pair."""
+        """Read gold word alignments: the sure and the possible links of each sentence pair.
+
+        "0-0 1?2" has a sure link of the first words, and a possible link of the second source word to the third target
+        word; all sure links are possible, too.
+        """
         from dragoman.evaluation import parse_sure_and_possible
 
         if not self.sources or any(len(texts) != 1 for texts in self.references):
@@ -203,7 +215,8 @@ class TestSet:
 def read_test_set(source: Path | None, references: list[Path], layout: FileLayout) -> TestSet:
     """Read the files of a test set: a source file and any number of reference files, or one file with both.
 
-    With `source` None there are only references; a source without references is text alone.
+    `layout` has their format and columns. With `source` None there are only references; a source without references is
+    text alone, such as that of a language model.
     """
     from dragoman.data.data_formats import has_references
     from dragoman.data.text_files import check_file
@@ -213,6 +226,7 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     for path in references:
         check_file(path)
     sources: list[Any] | None
+    columns: list[list[str]]  # the references in each file
     if source is None:
         if not references:
             raise UserError("name the test set: --source and --reference, or --source alone for a file with both")
@@ -223,14 +237,14 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     else:
         sources = list(Input(source, layout).sources())
         return TestSet(sources, [[] for _ in sources], [(source, len(sources))])
-    files = [source] if source and not references else references
+    files = [source] if source and not references else references  # that hold the references
     line_counts = [(path, len(lines)) for path, lines in zip(files, columns)]
     check_counts(line_counts)
     return TestSet(sources, [list(texts) for texts in zip(*columns)], line_counts)
 
 
 def _suitable_metrics(test_set: TestSet) -> list[str]:
-    """Return the names of the metrics that suit the references, and say why."""
+    """Return the names of the metrics that suit the references and their sources, and log them with the reason."""
     from dragoman import evaluation
 
     sources = [source for source in test_set.sources or [] if isinstance(source, str)]
@@ -240,7 +254,7 @@ def _suitable_metrics(test_set: TestSet) -> list[str]:
 
 
 def _lead_sentences(test_set: TestSet) -> list[str]:
-    """Return the first sentence of each source; raise a UserError if the sources are not texts."""
+    """Return the first sentence of each source (the lead); raise a UserError unless the test set has source texts."""
     from dragoman import evaluation
 
     if not test_set.sources or not all(isinstance(text, str) for text in test_set.sources):
@@ -257,14 +271,20 @@ def _evaluate_files(
     resamples: int,
     printer: ScorePrinter,
 ) -> None:
-    """Score files of translations, in the format `layout`, test each against the first one, and print the results.
+    """Score files of translations, test each against the first one, and print the results.
 
-    With `lead`, the first sentence of each source, a baseline of summarization, comes before the files. `names` are
-    those of the metrics (empty: those that suit the references), `resamples` is the number of resamples of a test.
+    Args:
+        files: files of translations.
+        lead: put the first sentence of each source, a baseline of summarization, before the files.
+        layout: format of the files.
+        test_set: what they are scored on.
+        names: metrics; empty: those that suit the references.
+        resamples: number of resamples (or random trials) of each significance test.
+        printer: prints the scores and tests; it also says which test.
     """
     from dragoman import evaluation
 
-    texts = [test_set.read_hypotheses(path, layout) for path in files]
+    texts = [test_set.read_hypotheses(path, layout) for path in files]  # of each file
     if lead:
         files, texts = [Path("first sentence"), *files], [_lead_sentences(test_set), *texts]
     if not any(test_set.references):
@@ -289,7 +309,7 @@ class ScorePrinter:
 
     Attributes:
         test_set: what the systems were scored on.
-        by_length: whether to add a table of scores by source length.
+        by_length: whether to add a table of scores by source length in words.
         as_json: whether to print one JSON document instead of text.
         test: name of the paired test between systems.
     """
@@ -307,8 +327,10 @@ class ScorePrinter:
     ) -> None:
         """Print the scores of systems, and how they compare with a baseline.
 
-        A system is its file name (None for a run), its scores, and its hypotheses (None if there are none). `baseline`
-        is a run or file; `comparisons` are the paired tests of each other system against it, by its name.
+        Args:
+            systems: file name (None for a run), scores, and hypotheses (None if there are none) of each system.
+            baseline: name of the run or file that the others are compared with.
+            comparisons: the paired tests of each other system against the baseline, one per metric, by its name.
         """
         from dragoman import evaluation
 
@@ -337,9 +359,9 @@ class ScorePrinter:
             print(evaluation.format_table([_comparison_row(row) for row in rows]))
 
     def _length_table(self, hypotheses: list[str] | None) -> list[dict[str, Any]]:
-        """Return the scores of sentences by source length as rows of a table.
+        """Return a row of scores for each range of source lengths in words, such as "6 to 10".
 
-        It is empty if --by-length was not given, or hypotheses or sources are missing.
+        There are none if --by-length was not given, or hypotheses or sources are missing.
         """
         from dragoman import evaluation
 
@@ -350,11 +372,11 @@ class ScorePrinter:
 
 
 def _comparison_row(result: PairedTestResult) -> dict[str, str]:
-    """Format a paired test as a row of a table: scores and difference with their intervals, and the p-value."""
+    """Format a paired test as a row of a table: scores and difference with 95 % intervals, and the p-value."""
     from dragoman.evaluation.significance import format_p_value
 
     def with_interval(score: str, interval: tuple[float, float], sign: str = "") -> str:
-        """Add an interval in brackets to a score; `sign` "+" writes the sign of positive limits too."""
+        """Append an interval in brackets to a score; `sign` "+" writes the sign of positive limits, too."""
         low, high = interval
         return f"{score} [{low:{sign}.2f}, {high:{sign}.2f}]"
 
@@ -363,5 +385,5 @@ def _comparison_row(result: PairedTestResult) -> dict[str, str]:
         "baseline": with_interval(f"{result.baseline:.2f}", result.baseline_interval),
         "system": with_interval(f"{result.system:.2f}", result.system_interval),
         "difference": with_interval(f"{result.difference:+.2f}", result.difference_interval, "+"),
-        "p": format_p_value(result.p_value).removeprefix("p = ").removeprefix("p "),
+        "p": format_p_value(result.p_value).removeprefix("p = ").removeprefix("p "),  # "0.013", or "< 0.001"
     }

@@ -45,6 +45,7 @@ def export(
         run, out, to, dtype=dtype, checkpoint=model.checkpoint, device=model.device, sentences=texts, license=license
     )
     if as_json:
+        # how far the other library's results differ; None: it is not installed, and nothing was verified
         check = None if result.check is None else asdict(result.check)
         print_json(
             {

@@ -43,8 +43,8 @@ def import_(
     """
     if not folder.is_dir() and not is_marian_checkpoint(folder):
         raise UserError(
-            f"{folder} is not a folder: name the folder that holds the checkpoint's config.json, or a model of Marian "
-            "(.npz)"
+            f"{folder} is neither a folder nor a Marian model: name the folder that holds the checkpoint's "
+            "config.json, or the .npz file of a Marian model"
         )
 
     from dragoman.interop.huggingface import import_checkpoint
@@ -66,28 +66,30 @@ def import_(
             }
         )
         return
-    source, target = imported.vocab_sizes
-    tokens = f"{source:,}" if source == target else f"{source:,} and {target:,}"
+    source_size, target_size = imported.vocab_sizes
+    tokens = f"{source_size:,}" if source_size == target_size else f"{source_size:,} and {target_size:,}"
     print(f"{checkpoint.architecture}, closest to the system {checkpoint.system}")
     print(f"{imported.parameters:,} parameters, vocabulary of {tokens} tokens")
     if checkpoint.labels:
         print(f"labels: {', '.join(checkpoint.labels)}")
-    if codes := checkpoint.framing.languages:
+    if codes := checkpoint.framing.languages:  # the language codes of a multilingual model
         print(f"{len(codes.ids)} languages: {described(codes.examples)}")
         if codes.has_default:
             print(f"default: from {codes.source or 'any language'} to {codes.target}")
     for name, value in imported.unsupported_generation_settings.items():
         print(f"ignored setting: {name} {value}")
     if usage := checkpoint.usage:
-        file = "recordings.txt" if checkpoint.feature_settings else ""  # a list of files
+        # the input in the suggested command: for a speech model a list of sound files, otherwise an example of a line
+        file = "recordings.txt" if checkpoint.feature_settings else ""
         print(f"use it with: {usage.hint(program_name(), str(run), file, _example_languages(codes))}")
     print(f"inspect it with: {program_name()} show {run}")
 
 
 def _example_languages(codes: LanguageCodes | None) -> str:
-    """Return options that choose two languages of a multilingual model, as an example: "--from en --to de".
+    """Return options that choose the languages of a multilingual model, as an example: "--from en --to de".
 
-    They are empty if the model has a default pair, or detects the language of its source itself.
+    Only "--to de" if the model is not told the source language. The result is empty if the model has a default pair,
+    detects the language of a recording itself, or has fewer than two languages; None stands for a model without codes.
     """
     if codes is None or codes.has_default or codes.detected or len(codes.ids) < 2:
         return ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus
     from dragoman.run import Source
 
-STANDARD_INPUT = Path("standard input")
+STANDARD_INPUT = Path("standard input")  # its name in error messages
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,10 @@ class SourceFormat:
     source_language: SourceLanguage = ""
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
-        """Return a corpus object, which reads a file, or a source and a target file, in this format."""
+        """Return the corpus of a file, or of a source and a target file, in this format.
+
+        The stem of a Moses corpus stands for its files: `source` corpus for corpus.en if the source language is en.
+        """
         from dragoman.data.corpus import Corpus
 
         return Corpus(source, target, **asdict(self)).with_language_files()
@@ -53,39 +56,48 @@ class SourceFormat:
 
 
 @dataclass(frozen=True)
-class FeatureLayout:
-    """Where the features of sources are, for runs that were trained with features."""
+class SourceLayout(SourceFormat):
+    """Format of a file for a run, and the positions of source and features (symbols such as V;PST) in its lines.
+
+    The column of features is by default that of the run's training data: `for_run` must fill it in before a file is
+    read. It is "" if there is none.
+    """
 
     features_column: Annotated[
         str | None,
         typer.Option(
-            help="Column of a TSV file, counted from 0, or key of a JSON line with features such as V;PST. Default: as "
-            "in the training data of the run.",
+            help="Column of a TSV file, counted from 0, or key of a JSON line, that holds features of the source such "
+            "as V;PST. Default: as in the training data of the run.",
             show_default=False,
         ),
     ] = None
-    source_features: Annotated[Path | None, "File of features, line by line with the source.", "FILE"] = None
+    source_features: Annotated[Path | None, "File of features such as V;PST, line by line with the source.", "FILE"] = (
+        None
+    )
 
-    def for_run(self, run: Path) -> Self:
-        """Return these options with the column of source features that the run was trained with, unless one is given.
+    def corpus(self, source: Path, target: Path | None = None) -> Corpus:
+        """Return the corpus of a file, or of a source and a target file, in this format."""
+        assert self.features_column is not None, "for_run fills in the column of features before a file is read"
+        return super().corpus(source, target)
 
-        `run` is the run folder; its config.yaml has the setting data.features_column.
+    def for_run(self, run: Path | None) -> Self:
+        """Return these options with the column of features that the run was trained with, unless the user names one.
+
+        `run` is the run folder, whose config.yaml has the setting data.features_column, or None: the files are for no
+        run, and have no features by default.
         """
         from dragoman import config
         from dragoman.run_files import CONFIG_FILE
 
-        if self.features_column is not None or self.source_features is not None or not (run / CONFIG_FILE).is_file():
+        if self.features_column is not None:
             return self
-        return self.with_features(config.from_yaml(run / CONFIG_FILE).data)
+        if self.source_features is None and run is not None and (run / CONFIG_FILE).is_file():
+            return self.with_features(config.from_yaml(run / CONFIG_FILE).data)
+        return replace(self, features_column="")
 
     def with_features(self, data: DataConfig) -> Self:
-        """Return the layout with the column of features of some data."""
-        return replace(self, features_column=data.features_column)
-
-
-@dataclass(frozen=True)
-class SourceLayout(FeatureLayout, SourceFormat):
-    """Format of a file, and the positions of source and features in its lines."""
+        """Return the layout with the column of features (V;PST) in the training files that `data` describes."""
+        return replace(self, features_column=data.features_column or "")
 
 
 @dataclass(frozen=True)
@@ -111,19 +123,24 @@ class PairFormat(SourceFormat):
 
 
 @dataclass(frozen=True)
-class FileLayout(FeatureLayout, PairFormat):
-    """Format of a file, and the positions of source, target and features in its lines."""
+class FileLayout(SourceLayout, PairFormat):
+    """Format of a file for a run, and the positions of source, target and features in its lines."""
 
     def with_features(self, data: DataConfig) -> Self:
-        """Return the layout with the column of features, and with that of targets, which may follow the features."""
+        """Return the layout with the column of features (V;PST) in the training files that `data` describes.
+
+        If there is one, the column of targets is also that of these files unless it was chosen: features may be in the
+        column where targets usually are.
+        """
         column = data.target_column if self.target_column is None and data.features_column else self.target_column
-        return replace(self, features_column=data.features_column, target_column=column)
+        return replace(super().with_features(data), target_column=column)
 
     @classmethod
     def from_settings(cls, data: DataConfig) -> FileLayout:
         """Return the format and columns of the training files that the section `data` of a configuration describes."""
-        names = [field.name for field in fields(cls) if field.name != "source_features"]  # which are other files
-        return cls(**{name: getattr(data, name) for name in names})
+        # `source_features` are files there, one for each training file, which do not describe other files
+        names = [field.name for field in fields(cls) if field.name != "source_features"]
+        return cls(**{name: getattr(data, name) for name in names}).with_features(data)
 
 
 @dataclass(frozen=True)
@@ -149,7 +166,7 @@ class Input:
             self.layout.corpus(self.file).check()
 
     def sources(self) -> Iterator[Source]:
-        """Yield the sources: texts, arrays of features from .npz and .npy files, or paths of image or sound files."""
+        """Yield the sources: texts, arrays of feature vectors (.npz, .npy), or paths of image or sound files."""
         if self.interactive:
             yield from typed_lines()
             return
@@ -168,7 +185,7 @@ class Input:
             yield from read_sources(corpus, self.may_be_empty)
 
     def texts(self) -> Iterator[str]:
-        """Yield the sources; raise a UserError if they are not text."""
+        """Yield the sources; raise a UserError at the first one that is not text."""
         for source in self.sources():
             if not isinstance(source, str):
                 raise UserError(
@@ -177,17 +194,17 @@ class Input:
             yield source
 
     def process(self, process: Callable[[Iterable[Any], int], None]) -> None:
-        """Call `process(sources, first_index)` with all sources, or, at a terminal, with each line that is typed.
+        """Call `process(sources, first_index)` once with all sources, or, at a terminal, for each line that is typed.
 
-        `first_index` is the index of the first of these sources in the input. At a terminal Ctrl-C cancels the present
-        line, and an error does not end the program.
+        `first_index` is the index of the first of these sources in the input, from 0. At a terminal, Ctrl-C cancels the
+        processing of a line, and a UserError is printed; neither ends the program.
         """
         if not self.interactive:
             process(self.sources(), 0)
             return
-        for number, line in enumerate(typed_lines()):
+        for index, line in enumerate(typed_lines()):
             try:
-                process([line], number)
+                process([line], index)
             except KeyboardInterrupt:
                 log("\ncancelled")
             except UserError as error:
@@ -197,8 +214,8 @@ class Input:
 def read_sources(corpus: Corpus, allow_empty: bool = False) -> Iterator[str]:
     """Yield the sources of a corpus: the source column of files with columns, or whole lines of text.
 
-    The source of a dialogue is all turns before its last reply. Features of a source follow after a tab. A corpus
-    without any line is a UserError unless `allow_empty`.
+    The source of a dialogue is all turns before its last reply. Features of a source (symbols such as V;PST) follow
+    after a tab. A corpus without any line is a UserError unless `allow_empty`.
     """
     from dragoman.data.corpus import zip_lines
 
@@ -216,13 +233,15 @@ def read_pairs(
     """Read sources and targets from two files, or from one file with both sides.
 
     Args:
-        source: text, a file with columns, .npz and .npy for features, or a list or folder of image or sound files.
-        target: text, line by line with the source; None if the source file holds both.
+        source: file of text or with columns, .npz or .npy with feature vectors, or list or folder of image or sound
+            files.
+        target: file of text, line by line with the source; None if the source file holds both.
         layout: format and columns of the source file.
         option: the option that names the target file, for error messages.
 
     Returns:
-        Sources and targets. The target of a dialogue is its last reply. Sources of lists are paths.
+        Sources and targets. Sources are texts, arrays of feature vectors, or paths of image or sound files. The target
+        of a dialogue is its last reply.
     """
     from dragoman.data.data_formats import detect_data_format, has_references
     from dragoman.data.media_files import read_media_pairs
@@ -257,7 +276,7 @@ def group_by_source(
     Returns the different sources, the different references of each, and the index of the first line of each.
     """
     first_lines: dict[str, int] = {}
-    grouped: dict[str, dict[str, None]] = {}  # the different references of each source, in order
+    grouped: dict[str, dict[str, None]] = {}  # by source: an ordered set of its references
     for index, (source, texts) in enumerate(zip(sources, references)):
         first_lines.setdefault(source, index)
         grouped.setdefault(source, {}).update(dict.fromkeys(texts))
@@ -267,11 +286,12 @@ def group_by_source(
 def read_texts(path: Path, format: str = "") -> list[str]:
     """Read a text file, one text per line.
 
-    A file whose name says that it holds pairs (.tsv, .jsonl) is an error, unless `format` (--format) is "text".
+    A file whose name says that it holds pairs (.tsv, .jsonl) is a UserError unless `format` (--format) is "text"; other
+    formats are those of the file of sources.
     """
     from dragoman.data.text_files import read_lines
 
-    expected_format = SourceFormat("text" if format == "text" else "")  # empty: from the file name
+    expected_format = SourceFormat("text" if format == "text" else "")  # "": by the file name
     detected = expected_format.corpus(path).file_format
     if detected.has_both_sides:
         raise UserError(
@@ -293,22 +313,25 @@ def check_counts(counts: Sequence[tuple[Path, int]]) -> None:
 
 
 class SplitDialogue(NamedTuple):
-    """The turns before the last reply, separated by tabs, and the reply (empty if there is none)."""
+    """The turns of a dialogue before its last reply, separated by tabs, and the reply (empty if there is none)."""
 
     before: str
     reply: str
 
 
 def _split_dialogue(turns: list[str]) -> SplitDialogue:
-    """Split the turns of a dialogue before its last reply; the user has the first turn, and every second one."""
+    """Split a dialogue before its last reply; turns of the user (first, third, …) and replies alternate.
+
+    A last turn of the user that has no reply is left out, unless it is the only turn.
+    """
     if len(turns) == 1:
         return SplitDialogue(turns[0], reply="")
-    num_replied = len(turns) // 2 * 2  # without a last turn of the user that has no reply
-    return SplitDialogue("\t".join(turns[: num_replied - 1]), turns[num_replied - 1])
+    num_turns = len(turns) // 2 * 2  # even: up to the last reply
+    return SplitDialogue("\t".join(turns[: num_turns - 1]), turns[num_turns - 1])
 
 
 def typed_lines(prompt: str = "> ") -> Iterator[str]:
-    """Yield lines typed at a terminal. Ctrl-C discards a line, Ctrl-D ends the input."""
+    """Yield lines typed at a terminal after `prompt`. Ctrl-C discards a line, Ctrl-D ends the input."""
     with suppress(ImportError):
         import readline  # noqa: F401  # adds line editing to `input`
     log("one sentence per line; Ctrl-D ends")
@@ -316,27 +339,32 @@ def typed_lines(prompt: str = "> ") -> Iterator[str]:
         try:
             with _stdout_on_stderr():
                 line = input(prompt)
-            line.encode()
-        except EOFError:
+            line.encode()  # fails if bytes that are not UTF-8 were typed
+        except EOFError:  # Ctrl-D
             log("")
             return
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # Ctrl-C
             log("")
         except UnicodeEncodeError:
-            log("dragoman: this line is not UTF-8")
+            log("dragoman: this line is not UTF-8 and was ignored; set the terminal to UTF-8")
         else:
             yield line
 
 
 @contextmanager
 def _stdout_on_stderr() -> Iterator[None]:
-    """Redirect standard output to standard error while the block runs, for the prompt that `input` writes."""
+    """Redirect standard output to standard error while the block runs.
+
+    So the prompt of `input` does not get among the results on standard output. File descriptors are redirected, because
+    readline does not write to `sys.stdout`.
+    """
+    stdout_descriptor, stderr_descriptor = 1, 2
     sys.stdout.flush()
-    stdout = os.dup(1)
+    saved_stdout = os.dup(stdout_descriptor)
     try:
-        os.dup2(2, 1)
+        os.dup2(stderr_descriptor, stdout_descriptor)
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(stdout, 1)
-        os.close(stdout)
+        os.dup2(saved_stdout, stdout_descriptor)
+        os.close(saved_stdout)

@@ -40,9 +40,12 @@ def _process_lines(
     """
 
     def process(lines: Iterable[str], first_index: int) -> None:
-        """Apply the function to some lines after the other, and print the results in order."""
+        """Apply the function to `lines_per_call` lines at a time, and print the results in order.
+
+        `first_index`, the index of the first line in the input, is not used.
+        """
         lines = iter(lines)
-        chunks = iter(lambda: list(islice(lines, lines_per_call)), [])  # until there are no more lines
+        chunks = iter(lambda: list(islice(lines, lines_per_call)), [])  # until a chunk is empty: no more lines
         results = (result for chunk in chunks for result in apply(chunk))
         if as_json:
             print_json_list(map(asdict, results))
@@ -56,22 +59,23 @@ def _process_lines(
 def _open_run_and_input(run: Path, file: Path | None, layout: SourceFormat, model: ModelOptions) -> tuple[Run, Input]:
     """Check run folder and input file of a command; return the loaded run and the lines to process.
 
-    `layout` says in which format and language the lines are, `model` which checkpoint is loaded on which device. A
-    multilingual model writes in the language that it reads.
+    `file` is None for standard input. `layout` says in which format and language the lines are, `model` which
+    checkpoint is loaded on which device. A multilingual model writes in the language that it reads.
     """
     inputs = Input(file, layout)
     inputs.check()
     loaded = model.open(run)
-    return choose_languages(loaded, layout.source_language, layout.source_language), inputs
+    language = layout.source_language
+    return choose_languages(loaded, source=language, target=language), inputs
 
 
 def generate(
     run: RunFolder,
     file: InputFile = None,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of a continuation.", min=1)] = 50,
-    beam_size: Annotated[int | None, "Use beam search of this size instead of sampling."] = None,
+    beam_size: Annotated[int | None, "Use beam search with this number of hypotheses instead of sampling."] = None,
     temperature: Annotated[float, "Sampling temperature T: sample from p^(1/T); below 1 is more conservative."] = 1.0,
-    top_k: Annotated[int | None, "Sample from the k most probable tokens."] = None,
+    top_k: Annotated[int | None, "Sample from the k most probable tokens. Default: from all."] = None,
     top_p: Annotated[float, "Nucleus sampling: the most probable tokens up to probability mass P."] = 0.95,
     n_best: Annotated[int, typer.Option(help="Number of continuations per prompt.", min=1)] = 1,
     seed: Annotated[int, "Random seed of sampling."] = 0,
@@ -93,6 +97,7 @@ def generate(
 
     from dragoman.search import Beam, LengthLimit, Sample, search_to_dict
 
+    # the limit is ratio · prompt tokens + offset, here --max-new-tokens for any prompt
     limit = LengthLimit(ratio=0, offset=max_new_tokens, max=max_new_tokens)
     search: TokenSearch = Sample(temperature, top_k, top_p, n_best=n_best, seed=seed, length_limit=limit)
     if beam_size is not None:
@@ -100,13 +105,13 @@ def generate(
     if is_bulk:
         from dragoman.bulk.run_rows import RowTask, generate_rows
 
-        task = RowTask(generate_rows, {"generated": str}, {"search": search_to_dict(search)})
+        task = RowTask(generate_rows, results={"generated": str}, options={"search": search_to_dict(search)})
         process_files(run, bulk, layout, model, task)
         return
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     def show(result: Translation) -> None:
-        """Print the continuations of one prompt; several with their scores, and an empty line after them."""
+        """Print the texts of one prompt; with --n-best several with their log probabilities, then an empty line."""
         for text in (result, *result.alternatives):
             print(text.text if n_best == 1 else f"{text.score:.4f}\t{text.text}", flush=True)
         if n_best > 1:
@@ -139,22 +144,25 @@ def fill(
     if is_bulk_job(bulk, file, bulk.output, {"json": as_json, "top_k": top_k > 1}):
         from dragoman.bulk.run_rows import RowTask, fill_rows
 
-        process_files(run, bulk, layout, model, RowTask(fill_rows, {"filled": str}))
+        process_files(run, bulk, layout, model, RowTask(fill_rows, results={"filled": str}))
         return
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     from dragoman.run.filling import GAP_PATTERN
 
     def fill_lines(texts: list[str]) -> list[FillResult]:
-        """Fill all masks of some texts; log how many texts have none."""
+        """Fill all masks of some texts; log how many non-empty texts have none."""
         if unmasked := [text for text in texts if text.strip() and not GAP_PATTERN.search(text)]:
             log(f"{len(unmasked):,} lines without <mask> are printed unchanged, such as: {unmasked[0]}")
         return loaded.fill(texts, top_k)
 
     def show(result: FillResult) -> None:
-        """Print the filled text, and with --top-k the best texts, or the most probable tokens of each mask."""
+        """Print the filled text, and with --top-k the next best texts, or the most probable tokens of each mask.
+
+        Only models that fill masks with spans or generate the text, such as t5 and bart, have next best texts.
+        """
         print(result.text, flush=True)
-        for text, score in result.alternatives:
+        for text, score in result.alternatives:  # score: log probability
             print(f"  {score:.4f}\t{text}")
         if top_k > 1 and not result.alternatives:
             for number, choices in enumerate(result.choices, 1):
@@ -185,7 +193,7 @@ def tag(
     if is_bulk_job(bulk, file, bulk.output, {"json": as_json, "columns": columns}):
         from dragoman.bulk.run_rows import RowTask, tag_rows
 
-        process_files(run, bulk, layout, model, RowTask(tag_rows, {"tags": str}))
+        process_files(run, bulk, layout, model, RowTask(tag_rows, results={"tags": str}))
         return
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
@@ -193,7 +201,7 @@ def tag(
         """Tag the words of some texts; log how many texts are too long to be tagged completely."""
         sentences = loaded.tag(texts)
         if truncated := sum(len(sentence.tags) < len(sentence.words) for sentence in sentences):
-            log(f"{truncated:,} lines are longer than search.max_source_length: their last words have no tag")
+            log(f"{truncated:,} lines have more than search.max_source_length tokens: their last words have no tag")
         return sentences
 
     def show(sentence: TaggedSentence) -> None:
@@ -220,15 +228,16 @@ def classify(
     if is_bulk_job(bulk, file, bulk.output, {"json": as_json, "probabilities": probabilities}):
         from dragoman.bulk.run_rows import RowTask, classify_rows
 
-        process_files(run, bulk, layout, model, RowTask(classify_rows, {"label": str, "probability": float}))
+        task = RowTask(classify_rows, results={"label": str, "probability": float})
+        process_files(run, bulk, layout, model, task)
         return
     loaded, inputs = _open_run_and_input(run, file, layout, model)
 
     def classify_lines(texts: list[str]) -> list[Classification]:
-        """Classify some texts; log how many are longer than the model reads."""
+        """Classify some texts; log how many are so long that only their beginning is classified."""
         results = loaded.classify(texts)
         if truncated := sum(result.truncated_source for result in results):
-            log(f"{truncated:,} lines are longer than search.max_source_length: only their beginnings are classified")
+            log(f"{truncated:,} lines have more than search.max_source_length tokens: only their start is classified")
         return results
 
     def show(result: Classification) -> None:

@@ -37,28 +37,35 @@ if TYPE_CHECKING:
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Shell completion: run folders with this beginning, and folders that may contain some."""
+    """Shell completion: run folders whose path begins with the typed text, and other folders, which may contain runs.
+
+    Other folders end with a slash.
+    """
     parent = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     try:
         folders = sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError:
         return []
-    is_run = [is_run_folder(path) or is_ensemble_folder(path) for path in folders]
-    return [f"{path}{'' if run else '/'}" for path, run in zip(folders, is_run) if str(path).startswith(incomplete)]
+    matching = [path for path in folders if str(path).startswith(incomplete)]
+    return [f"{path}{'' if is_run_folder(path) or is_ensemble_folder(path) else '/'}" for path in matching]
 
 
 def complete_systems(incomplete: str) -> list[str]:
-    """Shell completion: systems with this beginning."""
+    """Shell completion: names of systems that begin with the typed text."""
     return [name for name in system_names() if name.startswith(incomplete)]
 
 
 def setting_option(setting: str, *flags: str) -> Any:
-    """Declare an option with the help text, default and choices of a setting, such as "training.steps"."""
+    """Declare an option with the help text and choices of a setting, such as "training.steps".
+
+    The name of the option is that of its parameter unless `flags` are given, such as "--from".
+    """
     section, _, name = setting.partition(".")
     declaration = settings_of(SECTIONS[section])[name]
+    # `auto` says how a value is chosen if the setting is not given
     text = declaration.help + (f" Default: {declaration.auto}." if declaration.auto else "")
     metavar = "|".join(declaration.choices) or None
-    if typing.get_origin(declaration.hint) is tuple:  # a list
+    if typing.get_origin(declaration.hint) is tuple:  # a list: of languages, of files, or of patterns of weight names
         metavar = "FROM:TO" if name.endswith("languages") else "FILE" if section == "data" else "PATTERN"
         text = f"{text} Repeatable."
     completions = {"system.name": complete_systems, "training.start_from": complete_runs}
@@ -97,7 +104,10 @@ class CommonOptions:
     ] = None
 
     def apply(self) -> None:
-        """Make --quiet hide messages, and --threads set the number of CPU threads of all libraries."""
+        """Make --quiet hide messages, and --threads set the number of CPU threads of all libraries.
+
+        Libraries read environment variables such as OMP_NUM_THREADS (`THREAD_VARIABLES`) when they are imported.
+        """
         console.quiet = self.quiet
         if self.threads is not None:
             os.environ |= dict.fromkeys(THREAD_VARIABLES, str(self.threads))
@@ -114,12 +124,12 @@ class ModelOptions:
     device: Annotated[str, "Device: auto, cpu, cuda, cuda:N or mps."] = "auto"
 
     def check(self, *folders: str | Path) -> None:
-        """Reject run folders, checkpoints and devices that cannot exist, without importing torch."""
+        """Raise a UserError for a missing run folder or checkpoint, or an unknown device, without importing torch."""
         for folder in folders:
             check_run(folder, self.checkpoint, self.device)
 
     def load(self, folder: str | Path, precision: InferencePrecision = "float32") -> Run:
-        """Load the chosen checkpoint of a run on the chosen device."""
+        """Load the chosen checkpoint of a run on the chosen device; `precision` is the number format of its weights."""
         from dragoman import load
 
         return load(folder, self.checkpoint, self.device, weights=precision)
@@ -133,14 +143,14 @@ class ModelOptions:
 def choose_languages(run: Run, source: str, target: str) -> Run:
     """Return a multilingual run for the languages of --from and --to; "" keeps its default language.
 
-    The run is returned as it is if its model has no language codes, and the source language is ignored if it reads no
-    code of it: --from and --to may also describe the columns of a file.
+    A run whose model has no language codes is returned as it is, and the source language is ignored if the model is not
+    told it. This is no error, because --from and --to may also describe the columns of a file.
     """
     codes = run.model_framing.languages
     if codes is None:
         return run
-    source_code = (source or None) if codes.reads_source_code else None
-    return run.with_languages(source_code, target or None)
+    told_source = (source or None) if codes.reads_source_code else None
+    return run.with_languages(told_source, target or None)
 
 
 @dataclass(frozen=True)
@@ -150,21 +160,23 @@ class LanguageModelOptions(ModelOptions):
     source_language: Annotated[
         str,
         typer.Option(
-            "--from", metavar="LANGUAGE", help="Source language of a multilingual model: a code, eng_Latn or en."
+            "--from", metavar="LANGUAGE", help="Source language of a multilingual model: a code such as eng_Latn or en."
         ),
     ] = ""
     target_language: Annotated[
         str,
         typer.Option(
-            "--to", metavar="LANGUAGE", help="Target language of a multilingual model: a code, deu_Latn or de."
+            "--to", metavar="LANGUAGE", help="Target language of a multilingual model: a code such as deu_Latn or de."
         ),
     ] = ""
 
     def load(self, folder: str | Path, precision: InferencePrecision = "float32") -> Run:
-        """Load the chosen checkpoint of a run for the chosen languages; a UserError if it has no language codes."""
-        return (
-            super().load(folder, precision).with_languages(self.source_language or None, self.target_language or None)
-        )
+        """Load the chosen checkpoint of a run for the languages of --from and --to.
+
+        Languages for a run that is not multilingual are a UserError. `precision` is the number format of the weights.
+        """
+        run = super().load(folder, precision)
+        return run.with_languages(self.source_language or None, self.target_language or None)
 
 
 @dataclass(frozen=True)
@@ -176,19 +188,19 @@ class PrecisionOptions:
 
     @property
     def precision(self) -> InferencePrecision:
-        """The number format that was chosen; int8 and bfloat16 exclude each other."""
+        """The number format that was chosen, by default float32; --int8 together with --bfloat16 is a UserError."""
         if self.int8 and self.bfloat16:
             raise UserError("--int8 is for CPUs and --bfloat16 for GPUs: use one of them")
         return "int8" if self.int8 else "bfloat16" if self.bfloat16 else "float32"
 
 
 class Command(TyperCommand):
-    """A command that answers an option of an earlier version with its new name."""
+    """A command whose error messages also know options of earlier versions, and environment variables."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; raise a UserError for a renamed option and for a wrong environment variable.
+        """Parse the arguments; raise a UserError for an option that was renamed, or a wrong environment variable.
 
-        It says the new name of the option, or which variable has the wrong value. Other errors are those of click.
+        It says the new name of the option, or which variable has the wrong value. Other errors are those of Typer.
         """
         try:
             return super().parse_args(ctx, args)
@@ -200,6 +212,7 @@ class Command(TyperCommand):
             source = None if parameter is None else ctx.get_parameter_source(parameter.name)
             if getattr(source, "name", "") == "ENVIRONMENT" and reason:
                 variable = _environment_variable(parameter, ctx)
+                # Typer validates values by pydantic, which writes "Value error, …."
                 reason = reason.removeprefix("Value error, ").removesuffix(".")
                 raise UserError(
                     f"the environment variable {variable} has a wrong value: {reason[:1].lower()}{reason[1:]}"
@@ -208,14 +221,18 @@ class Command(TyperCommand):
 
 
 def _environment_variable(parameter: Any, ctx: Any) -> str:
-    """Return the name of the environment variable from which a parameter of a command has its value."""
+    """Return the name of the environment variable from which a parameter of a command has its value.
+
+    It is one that the parameter declares and that is set, or else the prefix of the context with the parameter's name,
+    such as DRAGOMAN_SERVE_PORT.
+    """
     names = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
     names.append(f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}")
     return next((name for name in names if name in os.environ), names[-1])
 
 
 def build_command(target: Callable[..., None] | typer.Typer, name: str) -> Any:
-    """Return the click command of a function, or the click group of a Typer app."""
+    """Return the command called `name` that runs a function, or the group of commands of a Typer app."""
     if isinstance(target, typer.Typer):
         return typer.main.get_group(target)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -240,7 +257,7 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
         if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation
             parameters += _group_parameters(parameter.annotation)
-        elif typing.get_args(parameter.annotation)[:1] == (dict[str, Any],):
+        elif typing.get_args(parameter.annotation)[:1] == (dict[str, Any],):  # Annotated[dict[str, Any], …]
             options = settings[parameter.name] = parameter.annotation.__metadata__[0]
             parameters += [_setting_parameter(option, setting) for option, setting in options.items()]
         else:
@@ -253,8 +270,9 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
         _build_group(CommonOptions, values).apply()  # --quiet and --threads
         arguments = {parameter: _build_group(group, values) for parameter, group in groups.items()}
         for parameter, options in settings.items():
-            chosen = {setting: values.pop(_parameter_name(option)) for option, setting in options.items()}
-            arguments[parameter] = {setting: value for setting, value in chosen.items() if value not in (None, [])}
+            by_setting = {setting: values.pop(_parameter_name(option)) for option, setting in options.items()}
+            # without options that were not given: None, or [] for a repeatable one
+            arguments[parameter] = {setting: value for setting, value in by_setting.items() if value not in (None, [])}
         function(**arguments, **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -265,11 +283,13 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
 def _typer_parameter(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return a keyword-only parameter whose annotation Typer understands.
 
-    `Annotated[type, help]` and `Annotated[type, help, metavar]` become `Annotated[type, typer.Option(…)]`.
+    `Annotated[type, help]` and `Annotated[type, help, metavar]` become `Annotated[type, typer.Option(…)]`; other
+    annotations are kept.
     """
     annotation = parameter.annotation
     kind, *metadata = typing.get_args(annotation) or (annotation,)
     if typing.get_origin(annotation) is Annotated and isinstance(metadata[0], str):
+        # by default Typer declares --NAME and --no-NAME for a Boolean
         flags = [f"--{parameter.name.replace('_', '-')}"] if kind is bool else []
         option = typer.Option(*flags, help=metadata[0], metavar=metadata[1] if metadata[1:] else None)
         annotation = Annotated[kind, option]
@@ -287,7 +307,7 @@ def _build_group(group: type[Any], values: dict[str, Any]) -> Any:
 
 
 def _parameter_name(option: str) -> str:
-    """Return the function parameter of an option: `learning_rate` for `--learning-rate`.
+    """Return the name of the function parameter of an option: `learning_rate` for `--learning-rate`.
 
     It is `header` for `--header/--no-header`, and `from_` for `--from`, because `from` is a keyword of Python.
     """
@@ -298,12 +318,12 @@ def _parameter_name(option: str) -> str:
 def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
     """Return the parameter of an option such as --steps that sets a setting such as training.steps.
 
-    It accepts any value of the type; the configuration validates the value.
+    The option accepts any value of the type; the configuration validates its range or choices.
     """
     hint = setting_type(setting)
     possible_types = (hint, *typing.get_args(hint))  # int | None has the arguments int and None
     kind: Any = next((kind for kind in (bool, int, float) if kind in possible_types), str)
-    if typing.get_origin(hint) is tuple:
+    if typing.get_origin(hint) is tuple:  # a list: the option is repeatable
         kind = list[str]
     annotation = Annotated[kind | None, setting_option(setting, option)]
     name = _parameter_name(option)
@@ -311,7 +331,10 @@ def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
 
 
 def program_name() -> str:
-    """Return the command that runs this program, for messages: "dragoman" if the shell finds it, else its path."""
+    """Return the command that runs this program, for messages: "dragoman" if the shell finds it.
+
+    Otherwise it is the path of the program, or "python -m dragoman".
+    """
     if shutil.which("dragoman"):
         return "dragoman"
     path = Path(sys.argv[0])
@@ -321,9 +344,9 @@ def program_name() -> str:
 def beam_config(run: Run, beam_size: int | None, length_penalty: float | None = None, n_best: int = 1) -> Beam:
     """Return the run's beam search with the changes of the command line (None: no change).
 
-    The default size is raised to `n_best`, the number of hypotheses to return.
+    `n_best` is the number of hypotheses to return. Without `beam_size`, the run's beam is enlarged to it if necessary.
     """
-    default = run.beam_config(beam_size)
-    size = default.size if beam_size is not None else max(default.size, n_best)
-    penalty = default.length_penalty if length_penalty is None else length_penalty
-    return replace(default, size=size, n_best=n_best, length_penalty=penalty)
+    beam = run.beam_config(beam_size)
+    size = beam.size if beam_size is not None else max(beam.size, n_best)
+    penalty = beam.length_penalty if length_penalty is None else length_penalty
+    return replace(beam, size=size, n_best=n_best, length_penalty=penalty)

@@ -16,7 +16,7 @@ from dragoman.console import log, print_json
 def prepare(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder to create for the run.")],
     settings: Annotated[dict[str, Any], TRAIN_OPTIONS],
-    config: Annotated[Path | None, "YAML file of settings, as of 'train'."] = None,
+    config: Annotated[Path | None, "YAML file of settings, as for 'train'."] = None,
     set_settings: Settings = None,
     on: Annotated[
         str,
@@ -42,7 +42,7 @@ def prepare(
     from dragoman import config as configuration
 
     base = configuration.Config()
-    if config:
+    if config:  # settings that were chosen automatically for another run are chosen anew
         base = configuration.without_automatic_settings(configuration.from_yaml(config))
     resolved = configuration.replace_settings(base, settings | configuration.parse_settings(set_settings or []))
     check_training(run, resolved)
@@ -51,7 +51,8 @@ def prepare(
     from dragoman.bulk import executor_from_text
 
     executor = executor_from_text(on, num_workers)
-    parallel = None if on == "local" and num_workers is None else executor.map_in_order  # None: by the amount of text
+    # maps a function over parts of the text; None: in local processes, whose number depends on the amount of text
+    parallel = None if on == "local" and num_workers is None else executor.map_in_order
     prepared = prepare_training(run, resolved, processes=processes, parallel=parallel)
     log(f"train it with:  {train_command(run)} --resume")
     if as_json:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dragoman.cli.checks import check_system
-from dragoman.cli.inputs import FileLayout, read_pairs
+from dragoman.cli.inputs import PairFormat, read_pairs
 from dragoman.cli.options import program_name
 from dragoman.cli.train import resume_run
 from dragoman.console import log, print_lines
@@ -61,7 +61,7 @@ def quickstart(
             raise UserError(
                 f"{folder} already holds a run of the system {trained}: choose another folder for the system {system}"
             )
-        summary = resume_run(folder, {})
+        summary = resume_run(folder, settings={})
     else:
         files = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
         values = QUICK_TRAINING | {f"data.{name}": str(corpus / file) for name, file in files.items()}
@@ -69,20 +69,20 @@ def quickstart(
         dropout = {name: 0.0 for name in get_system(system).settings() if name.endswith("dropout")}
         values |= {"system.name": system, "system.settings": dropout}
         summary = start_training(folder, configuration.replace_settings(configuration.Config(), values))
-    if summary is None:
+    if summary is None:  # in all but the first of several processes
         return
     if summary.interrupted:
         log(f"stopped; continue with: {program_name()} quickstart {folder}")
         raise typer.Exit(130)
     run = load(folder, device="cpu")
-    sources, references = read_pairs(corpus / "test.en", corpus / "test.de", FileLayout())
+    sources, references = read_pairs(corpus / "test.en", corpus / "test.de", PairFormat())
     translations = run.translate(sources)
     texts = [translation.text for translation in translations]
     print()
     print(evaluation.exact_match(texts, references))
     print(evaluation.bleu(texts, references))
     print()
-    for index in range(0, len(sources), max(1, len(sources) // 4)):
+    for index in range(0, len(sources), max(1, len(sources) // 4)):  # about four examples
         lines = alignment_lines(sources[index], texts[index], translations[index].alignment or [])
         print_lines([*(f"  {line}" for line in lines), ""])
     program = program_name()
@@ -99,7 +99,7 @@ def quickstart(
 def write_phrasebook(corpus: Path, pairs: int) -> None:
     """Write the phrasebook, sentence pairs that a grammar generates, to the folder `corpus` unless it exists.
 
-    `pairs` is the number of training pairs.
+    `pairs` is the number of training pairs; there are validation and test pairs, too.
     """
     from dragoman.data import phrasebook
 

@@ -41,11 +41,11 @@ RECIPE_OPTIONS = {
     "--device": "training.device",
 }
 DATA_FOLDER = Path("data")  # of downloaded and generated corpora, each in a folder of its own
-BASELINES = ("lead",)
+BASELINES = ("lead",)  # lead: the first sentence of each source, as its summary
 
 
 def complete_recipes(incomplete: str) -> list[str]:
-    """Shell completion: recipes with this beginning."""
+    """Shell completion: names of recipes that begin with the typed text."""
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
@@ -78,17 +78,17 @@ def recipe(
         typer.Option(
             "--variant",
             "--language",
-            help="Variant of the corpus: a language, a language pair or a split; or what several of them have in "
-            "common, such as the setting medium of g2p-2021. Default: the first one.",
+            help="Variant of the corpus: a language, a language pair or a split; or the name of a group of variants, "
+            "such as medium of g2p-2021, all of which are trained. Default: the first variant.",
             show_default=False,
         ),
     ] = None,
-    all_variants: Annotated[bool, "Carry the recipe out with every variant, each in its own folder in RUN."] = False,
+    all_variants: Annotated[bool, "Train every variant of the corpus, each in its own folder in RUN."] = False,
     seeds: Annotated[
         int | None,
         typer.Option(
-            help="Train this many models, with the seeds 1, 2, …, each in its own folder in RUN: print mean, standard "
-            "deviation and the score of their ensemble.",
+            help="Train this many models, with the seeds 1, 2, …, each in its own folder in RUN; print the mean and "
+            "standard deviation of their scores, and the score of their ensemble.",
             min=2,
             show_default=False,
         ),
@@ -108,6 +108,7 @@ def recipe(
     chosen = load_recipe(name)
     if all_variants and variant is not None:
         raise UserError("--all-variants includes every variant: leave --variant out")
+    # names of variants of the corpus; empty if there is only one form of it
     variants = list(chosen.variants) if all_variants else chosen.select_variants(variant)
     if run is None:
         _describe(chosen, as_json)
@@ -125,9 +126,10 @@ def recipe(
         raise unknown_name(f"baseline of the recipe {chosen.name}", chosen.baseline, BASELINES)
     own_settings = settings | configuration.parse_settings(set_settings or [])
     if seeds is not None and "training.seed" in own_settings:
-        raise UserError("--seeds sets the seed of every run: leave --seed out")
+        raise UserError("--seeds sets the seed of every run: leave --seed (training.seed) out")
     config = configuration.replace_settings(configuration.Config(), chosen.settings | own_settings)
     corpus = data or DATA_FOLDER / chosen.name
+    # by variant ("" for the only form): source and target file of each split
     files = {one_variant: prepare_splits(chosen, one_variant, corpus, log) for one_variant in variants or [""]}
     results: list[RecipeResult] = []
     for one_variant, splits in files.items():
@@ -137,8 +139,9 @@ def recipe(
         results += mean_over_variants(chosen, variant or "all variants", results)
     if as_json:
         rows = [result.to_dict() for result in results]
-        name_of_variants = variant or ("all" if all_variants else variants[0] if variants else "")
-        print_json({"recipe": chosen.name, "variant": name_of_variants, "run": str(run), "results": rows})
+        default_variant = next(iter(variants), "")
+        chosen_variant = variant or ("all" if all_variants else default_variant)
+        print_json({"recipe": chosen.name, "variant": chosen_variant, "run": str(run), "results": rows})
     else:
         print_lines(result_lines(results))
 
@@ -154,9 +157,14 @@ def _carry_out(
 ) -> list[RecipeResult]:
     """Train a variant of a recipe and score it on its test sets; with several seeds, their mean and their ensemble.
 
-    A variant is one form of the recipe's corpus, such as a language. `config` holds the settings of a new run in
-    `folder`; an existing one is continued with `own_settings`, those of the user. `seeds` is the number of runs with
-    different seeds; None: one run.
+    Args:
+        recipe: the task, with its metrics and published scores.
+        variant: form of the recipe's corpus, such as a language; "" if there is only one.
+        folder: of the run, or of the runs with different seeds.
+        files: source and target file of the training, validation and test sets.
+        config: settings of a new run.
+        own_settings: settings that the user has given; an existing run is continued with them.
+        seeds: number of runs with different seeds; None: a single run.
     """
     from dragoman import load
 
@@ -171,14 +179,15 @@ def _carry_out(
     if not runs[0].model.can_generate:  # taggers have no ensemble
         return [*means, *baseline]
     ensemble = evaluate_run(recipe, variant, runs[0].ensemble(*runs[1:]), files)
-    named = [replace(result, system=f"ensemble of {len(runs)} seeds") for result in ensemble]
-    return [*means, *named, *baseline]
+    ensemble_results = [replace(result, system=f"ensemble of {len(runs)} seeds") for result in ensemble]
+    return [*means, *ensemble_results, *baseline]
 
 
 def _train_seeds(folder: Path, files: SplitFiles, config: Config, own_settings: dict[str, Any], seeds: int) -> None:
     """Train runs with different seeds, as 'train --seeds' does, or continue them; an interruption ends the program.
 
-    `files` are those of the recipe. New runs have the settings `config`; existing ones get the user's `own_settings`.
+    `files` are the training and validation files of the recipe, `seeds` is the number of runs. New runs have the
+    settings `config`; existing ones get the user's `own_settings`.
     """
     from dragoman.api.seed_training import resume_seeds, start_seeds
     from dragoman.config import replace_settings
@@ -196,7 +205,7 @@ def _train_seeds(folder: Path, files: SplitFiles, config: Config, own_settings: 
 
 
 def _train(run: Path, files: SplitFiles, config: Config, own_settings: dict[str, Any]) -> None:
-    """Train a run on the files of a recipe, or continue it; an interruption ends the program.
+    """Train a run on the training and validation files of a recipe, or continue it; an interruption ends the program.
 
     A new run has the settings `config`; an existing one gets the user's `own_settings`.
     """
@@ -219,20 +228,25 @@ def _train(run: Path, files: SplitFiles, config: Config, own_settings: dict[str,
 
 
 def _check_same_data(run: Path, files: SplitFiles) -> None:
-    """Raise a UserError if an existing run was trained on other files than those of the recipe."""
+    """Raise a UserError if an existing run was trained on other source files than those of the recipe."""
     from dragoman import config as configuration
     from dragoman.run_files import CONFIG_FILE
 
-    trained = configuration.from_yaml(run / CONFIG_FILE).data.source
-    if trained != tuple(_data_settings(files)["data.source"]):
-        expected = ", ".join(_data_settings(files)["data.source"])
+    trained_files = configuration.from_yaml(run / CONFIG_FILE).data.source
+    recipe_files = tuple(_data_settings(files)["data.source"])
+    if trained_files != recipe_files:
         raise UserError(
-            f"{run} was trained on {', '.join(trained)}, not on {expected} of this recipe: choose another folder"
+            f"the run in {run} was trained on the file {', '.join(trained_files)}, but the training file of this "
+            f"recipe is {', '.join(recipe_files)}: name a new folder as RUN, or the same corpus with --data and "
+            "--variant"
         )
 
 
 def _data_settings(files: SplitFiles) -> dict[str, Any]:
-    """Return the settings that name the files of the training and validation set, as absolute paths."""
+    """Return the settings that name the files of the training and validation set, such as "data.valid_source".
+
+    Paths are absolute. There are none for a missing validation set, or for a target that is in the source file.
+    """
     settings: dict[str, Any] = {}
     for split, prefix in ((TRAIN, "data."), (VALID, "data.valid_")):
         for side, path in zip(("source", "target"), files.get(split, ())):
@@ -244,8 +258,9 @@ def _data_settings(files: SplitFiles) -> dict[str, Any]:
 def _list_recipes(as_json: bool) -> None:
     """Print a table of all recipes with their published scores and ours, or a JSON list.
 
-    A recipe has a row for each variant of its corpus and each test set with a score by its first metric. If there are
-    means over a group of variants, only these are shown. In the table, task and size are in its first row only.
+    A recipe has a row for each variant of its corpus (such as a language) and each test set with a score by its first
+    metric. If there are means over a group of variants, only these are shown. In the table, task and size are in the
+    first row of a recipe only; JSON has them in each.
     """
     from dragoman.evaluation import format_table
 
@@ -255,6 +270,7 @@ def _list_recipes(as_json: bool) -> None:
         metric = recipe.metrics[0]
         scored = {(figure.variant, figure.test) for figure in recipe.figures_of(metric)}
         group_means = {(variant, test) for variant, test in scored if variant in recipe.groups}
+        # without scores there is one row: for the default variant and the first test set ("")
         variants_and_tests = sorted(group_means or scored, key=recipe.figure_order) or [("", "")]
         for index, (variant, test) in enumerate(variants_and_tests):
             published = recipe.figures(metric, test, variant, measured=False)
@@ -289,21 +305,21 @@ def _variant_name(recipe: TaskRecipe, variant: str) -> str:
 
 
 def _origin(recipe: TaskRecipe) -> str:
-    """Return where the corpus of a recipe comes from: generated, download, or a folder that the user must name."""
+    """Return where the corpus of a recipe comes from: "generated", "download", or a folder that the user must name."""
     if recipe.generator:
         return "generated"
     return "download" if _is_downloadable(recipe) else "--data FOLDER"
 
 
 def _is_downloadable(recipe: TaskRecipe) -> bool:
-    """Whether all files of the default variant have a known address."""
+    """Whether the recipe has an address from which to download each file of the corpus, in its default variant."""
     splits = [recipe.split(name, recipe.default_variant) for name in recipe.splits]
     names = [name for split in splits for name in (split.source, split.target) if name]
     return all(file_address(recipe, name) for name in names)
 
 
 def _describe(recipe: TaskRecipe, as_json: bool) -> None:
-    """Print everything about a recipe: corpus, files, settings, and published and measured scores."""
+    """Print everything about a recipe: corpus, files, settings, published scores, and scores measured by us."""
     if as_json:
         print_json(asdict(recipe))
         return
@@ -322,7 +338,7 @@ def _describe(recipe: TaskRecipe, as_json: bool) -> None:
     }
     print(recipe.name)
     print_lines(f"  {fact + ':':11}{text}" for fact, text in facts.items() if text)
-    print_lines(
+    print_lines(  # the target is empty if the source file has both sides
         f"  {split + ':':11}{' and '.join(filter(None, (files.source, files.target)))}"
         for split, files in recipe.splits.items()
     )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from dragoman.evaluation import MetricScore
     from dragoman.run import Run
 
-SplitFiles = dict[str, tuple[Path, Path | None]]  # source and target file of each split
-THIS_RUN = "this run"
+SplitFiles = dict[str, tuple[Path, Path | None]]  # source file and target file (None: in the source file) of each split
+THIS_RUN = "this run"  # name of the trained run in the column "system"
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,13 @@ class RecipeResult:
     """A score on a test set, next to the published and our earlier figures.
 
     Attributes:
+        test: name of the test set.
         metric: name of the metric, as in the recipe.
         system: "this run", a baseline, or a mean or ensemble of several runs.
         variant: variant of the corpus, or the name of several ones; empty if there is only one form of it.
         category: part of the test set; empty for the whole set.
         deviation: standard deviation over seeds; None for a single run.
+        published, measured: published scores, and our earlier ones, by the same metric on the same test set.
     """
 
     test: str
@@ -46,7 +48,7 @@ class RecipeResult:
         return asdict(self)
 
     def row(self) -> dict[str, Any]:
-        """Return the result as a row of a table."""
+        """Return the result as a row of a table: column name → value. "±" is the standard deviation over seeds."""
         return {
             "variant": self.variant or None,
             "test set": self.test,
@@ -74,7 +76,8 @@ def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) 
         sources, references = _read_test_set(recipe, test, files, FileLayout().for_run(run.folder))
         evaluated = evaluate(run, sources, references, recipe.metrics)
         for metric, score in zip(recipe.metrics, evaluated.scores.values()):
-            results.append(_with_figures(RecipeResult(test, metric, THIS_RUN, score, variant), recipe))
+            result = RecipeResult(test, metric, system=THIS_RUN, score=score, variant=variant)
+            results.append(_with_figures(result, recipe))
         column, metric = recipe.splits[test].category_column, recipe.metrics[0]
         if column is not None and evaluated.hypotheses is not None:
             items: dict[str, list[int]] = {}  # indices by category
@@ -84,7 +87,8 @@ def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) 
                 hypotheses = [evaluated.hypotheses[index] for index in indices]
                 expected = [evaluated.references[index] for index in indices]
                 (score,) = evaluation.evaluate([metric], hypotheses, expected).values()
-                results.append(RecipeResult(test, metric, THIS_RUN, score, variant, category))
+                result = RecipeResult(test, metric, THIS_RUN, score, variant=variant, category=category)
+                results.append(result)
     return results
 
 
@@ -99,13 +103,16 @@ def evaluate_baseline(recipe: TaskRecipe, variant: str, files: SplitFiles) -> li
     for test in recipe.test_sets if recipe.baseline else ():
         sources, references = _read_test_set(recipe, test, files, FileLayout())
         scores = evaluation.evaluate(recipe.metrics, evaluation.lead_sentences(sources), references or [])
-        pairs = zip(recipe.metrics, scores.values())
-        results += [RecipeResult(test, metric, "first sentence", score, variant) for metric, score in pairs]
+        for metric, score in zip(recipe.metrics, scores.values()):
+            results.append(RecipeResult(test, metric, system="first sentence", score=score, variant=variant))
     return results
 
 
 def mean_over_seeds(results: Sequence[RecipeResult], num_seeds: int) -> list[RecipeResult]:
-    """Return mean and standard deviation of results that differ only in their seed, in the order of the first run."""
+    """Return mean and standard deviation over the seeds of each variant, test set, metric and category.
+
+    `results` are those of all runs, in the order of the seeds; the means have the order of the first run.
+    """
     grouped: dict[tuple[str, ...], list[RecipeResult]] = {}
     for result in results:
         grouped.setdefault((result.variant, result.test, result.metric, result.category), []).append(result)
@@ -113,7 +120,7 @@ def mean_over_seeds(results: Sequence[RecipeResult], num_seeds: int) -> list[Rec
     for by_seed in grouped.values():
         values = [result.score.value for result in by_seed]
         first, deviation = by_seed[0], statistics.stdev(values)
-        score = replace(first.score, value=statistics.fmean(values), detail={})
+        score = replace(first.score, value=statistics.fmean(values), detail={})  # details, such as counts, have no mean
         means.append(replace(first, system=f"mean of {num_seeds} seeds", score=score, deviation=deviation))
     return means
 
@@ -121,7 +128,8 @@ def mean_over_seeds(results: Sequence[RecipeResult], num_seeds: int) -> list[Rec
 def mean_over_variants(recipe: TaskRecipe, name: str, results: Sequence[RecipeResult]) -> list[RecipeResult]:
     """Return the mean of each metric, system and test set over several variants of the corpus, such as languages.
 
-    `name` is what the variants have in common. Results on a category, a part of a test set, are left out.
+    `name` is the name of the group of variants, under which the recipe has published means, or "all variants". Results
+    on a category, a part of a test set, are left out.
     """
     grouped: dict[tuple[str, ...], list[RecipeResult]] = {}
     for result in results:
@@ -131,14 +139,16 @@ def mean_over_variants(recipe: TaskRecipe, name: str, results: Sequence[RecipeRe
     for by_variant in grouped.values():
         first, value = by_variant[0], statistics.fmean(result.score.value for result in by_variant)
         mean = replace(first, variant=f"mean of {name}", score=replace(first.score, value=value, detail={}))
+        # the deviation and the published scores are those of a single variant
         means.append(_with_figures(replace(mean, deviation=None, published=(), measured=()), recipe, name))
     return means
 
 
 def _with_figures(result: RecipeResult, recipe: TaskRecipe, variant: str | None = None) -> RecipeResult:
-    """Return the result next to the published scores and our earlier ones by the same metric on the same test set.
+    """Return the result with the published scores and our earlier ones by the same metric on the same test set.
 
-    `variant` is the variant of the corpus, or the name of a group of variants; None: that of the result.
+    `variant` is the variant of the corpus, or the name of a group of variants, whose scores are looked up in the
+    recipe; None: that of the result.
     """
     variant = result.variant if variant is None else variant
     return replace(
@@ -153,8 +163,8 @@ def _read_test_set(
 ) -> tuple[list[Any], list[list[str]] | None]:
     """Read the sources of a test set and the references of each; None as references for monolingual text.
 
-    `layout` is the format of the files. If the recipe groups lines with the same source, they are one source with
-    several references.
+    `test` is the name of the test set in `files`, and `layout` the format of the files. If the recipe groups lines with
+    the same source, they are one source with several references.
     """
     from dragoman.data.data_formats import has_references
 
@@ -172,11 +182,12 @@ def _read_test_set(
 
 def _read_column(path: Path, column: int) -> list[str]:
     """Return the values of a column of a TSV or CSV file; columns are counted from 0."""
+    # the column is read as if it were that of the sources
     return [pair.source for pair in FileLayout(source_column=str(column)).corpus(path).read_sources()]
 
 
 def result_lines(results: Sequence[RecipeResult]) -> Iterator[str]:
-    """Yield the tables of results as text, then where published and earlier scores come from, then signatures.
+    """Yield the tables of results as text, then where published and our earlier scores come from, then signatures.
 
     A signature says how a metric was computed, which is needed to quote the score.
     """
@@ -186,11 +197,11 @@ def result_lines(results: Sequence[RecipeResult]) -> Iterator[str]:
         rows = [result.row() for result in results if bool(result.category) is has_category]
         if not rows:
             continue
-        always_shown = () if has_category else ("published", "ours")
+        always_shown = () if has_category else ("published", "ours")  # even if all rows are empty there
         columns = [name for name in rows[0] if name in always_shown or any(row[name] is not None for row in rows)]
         yield "\n" + format_table([{name: row[name] for name in columns} for row in rows])
     has_variants = len({result.variant for result in results}) > 1
-    origins: dict[str, None] = {}  # lines, each once
+    origins: dict[str, None] = {}  # an ordered set of lines
     for result in results:
         where = ", ".join(filter(None, (result.variant if has_variants else "", result.test, result.score.name)))
         for kind, figures in (("published", result.published), ("ours", result.measured)):

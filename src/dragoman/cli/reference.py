@@ -30,7 +30,7 @@ def systems(
             help="Name of the system to describe. Default: list all systems.", autocompletion=complete_systems
         ),
     ] = None,
-    diff: Annotated[str | None, "Show in which parts the system differs from this other system."] = None,
+    diff: Annotated[str | None, "Show in which parts of the model the system differs from this other system."] = None,
     size: Annotated[str, "Model size: tiny, small, base or big."] = "base",
     as_json: Json = False,
 ) -> None:
@@ -80,8 +80,11 @@ def _system_values(name: str, system: System, size: str) -> dict[str, Any]:
 
 
 def _system_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield three lines for each system: name and paper, summary, parts; `rows` come from `_system_values`."""
-    width = max(len(row["system"]) for row in rows)
+    """Yield three lines for each system: name, year, kind, size and paper; summary; parts of the model.
+
+    `rows` are the values of `_system_values`.
+    """
+    width = max(len(row["system"]) for row in rows)  # of the column of names
     for row in rows:
         size = f"{row['parameters'] / 1e6:,.1f} M"
         yield f"{row['system']:<{width}}  {row['year']}  {row['kind']:<15}  {size:>9}  {row['paper']}"
@@ -90,7 +93,10 @@ def _system_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _difference_rows(first: str, second: str, size: str) -> list[dict[str, str]]:
-    """Return the parts in which two systems of a size differ, as rows of a table with a column for each system."""
+    """Return the parts in which the models of two systems differ, as rows of a table with a column for each system.
+
+    `first` and `second` are names of systems; `size`, such as "base", is that of both models.
+    """
     from dragoman.parts.spec import differences
     from dragoman.systems import SYSTEMS
 
@@ -99,14 +105,21 @@ def _difference_rows(first: str, second: str, size: str) -> list[dict[str, str]]
 
 
 def _part_names(spec: object) -> list[str]:
-    """Return the class names of the parts of a spec, each once, outer parts first and without the model itself."""
+    """Return the class names of the parts of a model specification, each once, outer parts first.
+
+    The model itself, which is the first part found, is left out.
+    """
     from dragoman.parts.spec import Spec, find_specs
 
-    return list(dict.fromkeys(type(part).__name__ for part in find_specs(spec, Spec)))[1:]
+    names = dict.fromkeys(type(part).__name__ for part in find_specs(spec, Spec))  # an ordered set
+    return list(names)[1:]
 
 
 def _describe_system(name: str, size: str, as_json: bool) -> None:
-    """Print everything about a system: paper, sizes, settings, training defaults, and its parts in one of its sizes."""
+    """Print everything about a system: paper, sizes, settings, training defaults, and the parts of its model.
+
+    `size`, such as "base", is that of the model whose parts are printed. With `as_json` the result is a JSON document.
+    """
     from dragoman.models import count_parameters, model_to_dict
     from dragoman.parts.spec import outline
     from dragoman.systems import SYSTEMS
@@ -118,12 +131,13 @@ def _describe_system(name: str, size: str, as_json: bool) -> None:
     settings = {key: parameter.default for key, parameter in system.settings().items()}
     if as_json:
         document = _system_values(name, system, size) | {"sizes": sizes, "settings": settings}
-        described = {"system_settings": paper.system_settings, "differences": system.differences}
-        document |= {"paper_training": dataclasses.asdict(paper) | described}
+        # `differences` are those between the paper's training and the recipe "textbook", which follows it
+        more_facts = {"system_settings": paper.system_settings, "differences": system.differences}
+        document |= {"paper_training": dataclasses.asdict(paper) | more_facts}
         document |= {"recipe": system.default_recipe}
         print_json(document | {"spec": model_to_dict(spec)})
         return
-    # settings of the default recipe (a set of training defaults) that differ from the paper's
+    # settings of the system that its default recipe (a set of training defaults) changes from those of the paper
     tuned = {**system.tuned_settings, **(system.modern_settings if system.default_recipe == "modern" else {})}
     counts = ", ".join(f"{key} {count / 1e6:.1f} M" for key, count in sizes.items())
     print(f"{name}: {inspect.getdoc(system.builder)}")
@@ -200,24 +214,28 @@ def _system_rows() -> Iterator[str]:
     from dragoman.systems.setting_help import SETTING_HELP
 
     for name in sorted({name for system in SYSTEMS.values() for name in system.settings()}):
-        having = [key for key, system in SYSTEMS.items() if name in system.settings()]
-        lacking = [key for key in SYSTEMS if key not in having]
-        users = ", ".join(having)
-        if len(lacking) < len(having):  # the shorter list
-            users = f"all except {', '.join(lacking)}" if lacking else "all"
-        meaning = SETTING_HELP[name].replace("|", "\\|")
-        yield f"| `system.settings.{name}` | {meaning} | {users} |"
+        having = [system_name for system_name, system in SYSTEMS.items() if name in system.settings()]
+        lacking = [system_name for system_name in SYSTEMS if system_name not in having]
+        systems_text = ", ".join(having)
+        if len(lacking) < len(having):  # write the shorter list
+            systems_text = f"all except {', '.join(lacking)}" if lacking else "all"
+        meaning = SETTING_HELP[name].replace("|", "\\|")  # | would end a cell
+        yield f"| `system.settings.{name}` | {meaning} | {systems_text} |"
 
 
 def _objective_rows() -> Iterator[str]:
-    """Yield the rows of the table of objective settings in docs/settings.md; meanings come from the docstrings."""
+    """Yield the rows of the table of objective settings in docs/settings.md.
+
+    Meanings come from the section "Args:" of the docstring of each objective.
+    """
     from dragoman.objectives import OBJECTIVES
 
     for objective, cls in OBJECTIVES.items():
         _, _, documented = (inspect.getdoc(cls) or "").partition("Args:")
         # "    name: meaning", continued on lines that are indented further
         meanings = dict(re.findall(r"^ {4}(\w+): ((?:.|\n {5,})+)", documented, re.MULTILINE))
-        for parameter in list(inspect.signature(cls).parameters.values())[1:]:  # the first one is the task
+        _task, *parameters = inspect.signature(cls).parameters.values()  # the task is no setting
+        for parameter in parameters:
             meaning = " ".join(meanings[parameter.name].split()).replace("|", "\\|")
             default = str(parameter.default).lower() if isinstance(parameter.default, bool) else parameter.default
             yield f"| {objective} | `{parameter.name}` | {default} | {meaning[:1].upper()}{meaning[1:]} |"

@@ -15,8 +15,10 @@ from dragoman.errors import UserError
 
 def score(
     run: RunFolder,
-    target: Annotated[Path | None, "Translations, or texts for a language model."] = None,
-    source: Annotated[Path | None, "Sources, or TSV or JSON lines with both. Omit for a language model."] = None,
+    target: Annotated[Path | None, "File of translations, or of texts for a language model."] = None,
+    source: Annotated[
+        Path | None, "File of sources, or TSV or JSON lines with sources and translations. Omit for a language model."
+    ] = None,
     token_scores: Annotated[bool, "Also print the log-probability of every token."] = False,
     *,
     layout: FileLayout,
@@ -35,9 +37,9 @@ def score(
         from dragoman.bulk.run_rows import RowTask, score_rows
 
         columns = {"source": layout.source_column, "target": layout.target_column}
-        if model.load(run).is_language_model:
+        if model.load(run).is_language_model:  # it scores the texts in the source column
             del columns["target"]
-        process_files(run, bulk, layout, model, RowTask(score_rows, {"score": float}), columns)
+        process_files(run, bulk, layout, model, RowTask(score_rows, results={"score": float}), columns)
         return
     layout = layout.for_run(run)
     if source is not None:
@@ -51,8 +53,8 @@ def score(
         for line, fits in enumerate(loaded.within_max_length(sources, targets), 1):
             if not fits:
                 raise UserError(
-                    f"line {line} of {target or source} has more tokens than {run} has learned position embeddings: "
-                    "shorten it"
+                    f"line {line} of {target or source} has more tokens than {run} has position embeddings, which "
+                    "limit the length of a text: shorten it"
                 )
     scored = loaded.score(sources, targets)
     if as_json:

@@ -1,4 +1,4 @@
-"""`dragoman tune`, `tune-search` and `shortlist`: learn what a search can use."""
+"""`dragoman tune`, `tune-search` and `shortlist`: choose or learn values that a search uses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from dragoman.errors import UserError
 
 def tune(
     run: RunFolder,
-    source: Annotated[Path, "Sources that are not in the training data."],
-    reference: Annotated[Path | None, "Reference translations; omit for TSV and JSON lines."] = None,
+    source: Annotated[Path, "File of sources that are not in the training data."],
+    reference: Annotated[
+        Path | None, "File of reference translations; omit it for TSV and JSON lines with both."
+    ] = None,
     rerank_with: RerankWith = None,
     num_candidates: Annotated[
         int, typer.Option(help="Number of candidate translations per source: the n best of the beam.", min=2)
@@ -48,7 +50,7 @@ def tune(
     log(f"translating {len(sources):,} sentences")
     search = beam_config(loaded, None, n_best=num_candidates)
     candidates = [
-        [Candidate(text.text, text.score, len(text.tokens)) for text in (best, *best.alternatives)]
+        [Candidate(text.text, direct=text.score, length=len(text.tokens)) for text in (best, *best.alternatives)]
         for best in loaded.translate(sources, search=search, alignment=False)
     ]
     log("scoring the candidates")
@@ -60,6 +62,7 @@ def tune(
         print_json(document)
         return
     print(f"{metric} {tuned.score:.2f} instead of {tuned.baseline_score:.2f}")
+    # a model or length with the weight 0 is not needed
     options = [f"--rerank-with {folder}:{weights[kind]:g}" for kind, folder in rerankers.items() if weights[kind]]
     options += [f"--rerank-length-weight {tuned.weights.length:g}"] if tuned.weights.length else []
     print(f"--num-candidates {num_candidates} {' '.join(options)}" if options else "reranking does not help")
@@ -68,10 +71,14 @@ def tune(
 def tune_search(
     run: RunFolder,
     source: Annotated[
-        Path | None, "Sources that are not in the training data. Default: the run's validation set."
+        Path | None, "File of sources that are not in the training data. Default: the run's validation set."
     ] = None,
-    reference: Annotated[Path | None, "Reference translations; omit for TSV and JSON lines."] = None,
-    metric: Annotated[str | None, "Metric to choose by. Default: the one that selected the checkpoint."] = None,
+    reference: Annotated[
+        Path | None, "File of reference translations; omit it for TSV and JSON lines with both."
+    ] = None,
+    metric: Annotated[
+        str | None, "Metric to choose by, such as bleu. Default: the one that selected the best checkpoint."
+    ] = None,
     *,
     layout: FileLayout,
     as_json: Json = False,
@@ -83,7 +90,9 @@ def tune_search(
     their option --beam-size overrides them.
     """
     model.check(run)
-    sources, references = (None, None) if source is None else read_pairs(source, reference, layout, "--reference")
+    sources, references = (None, None) if source is None else read_pairs(
+        source, reference, layout.for_run(run), "--reference"
+    )
 
     from dragoman.api.tune_search import tune_search as tune
 
@@ -120,10 +129,16 @@ def shortlist(
     from dragoman.search.shortlist import SHORTLIST_FILE, learn_shortlist
 
     read_spec(run)  # raises a UserError if the folder is damaged
-    source, target = read_tokenizers(run)
+    source_tokenizer, target_tokenizer = read_tokenizers(run)
+    vocab_sizes = (source_tokenizer.vocab_size, target_tokenizer.vocab_size)
     store = TokenStore(run / "data" / "train")
-    log(f"learning from {min(max_pairs, len(store)):,} of {len(store):,} pairs")
-    learned = learn_shortlist(store, (source.vocab_size, target.vocab_size), translations, frequent_tokens, max_pairs)
+    log(f"learning a shortlist from {min(max_pairs, len(store)):,} of {len(store):,} sentence pairs")
+    learned = learn_shortlist(
+        store, vocab_sizes, translations=translations, frequent=frequent_tokens, max_pairs=max_pairs
+    )
     learned.save(run)
-    pairs, frequent = len(learned.translations), len(learned.frequent)
-    log(f"{run / SHORTLIST_FILE}: {pairs:,} token translations and the {frequent:,} most frequent tokens")
+    num_translations, num_frequent = len(learned.translations), len(learned.frequent)
+    log(
+        f"{run / SHORTLIST_FILE}: {num_translations:,} translations of source tokens, and the {num_frequent:,} most "
+        "frequent target tokens"
+    )

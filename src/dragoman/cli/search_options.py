@@ -29,17 +29,18 @@ RerankWith = Annotated[
     "RUN[:WEIGHT]",
 ]
 
+#: values of --early-stopping, and those of the field `Beam.early_stopping`
 EARLY_STOPPING: dict[str, Any] = {"never": "never", "true": True, "false": False, "steps": "steps"}
 BEAM_ONLY = ("beam_size", "length_normalization", "coverage_penalty", "early_stopping", "num_finished", "num_groups")
 RERANKING = ("rerank_with", "rerank_length_weight")
 
-#: options that do not have the name of the field that they set
+#: options that do not have the name of the field that they set, by class and field of the search configuration
 OPTIONS_OF_FIELDS = {
     ("Beam", "size"): "beam_size",
     ("LengthLimit", "min"): "min_length",
     **{("LengthLimit", name): "max_new_tokens" for name in ("max", "ratio", "offset")},
 }
-#: options that need one of others
+#: options that need one of other options
 REQUIRES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical_p", "seed"), ("sample",)),
     "diversity_penalty": ("num_groups",),
@@ -47,7 +48,7 @@ REQUIRES: dict[str, tuple[str, ...]] = {
     "max_expansions": ("exact",),
     "draft_tokens": ("draft_model",),
 }
-#: options that exclude others
+#: options that exclude other options
 EXCLUDES: dict[str, tuple[str, ...]] = {
     "sample": (*BEAM_ONLY, "length_penalty"),
     "exact": (*BEAM_ONLY, "sample", "n_best", "no_repeat_ngram_size", "mbr", *RERANKING),
@@ -131,7 +132,7 @@ class SearchOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise a UserError for an unknown value, and for options that need or exclude others (REQUIRES, EXCLUDES)."""
+        """Raise a UserError for an unknown value, a missing option (REQUIRES), or options that exclude each other."""
         given = self.given_names
         if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
@@ -148,11 +149,12 @@ class SearchOptions:
             )
         for name, needed in REQUIRES.items():
             if name in given and not set(needed) & set(given):
-                raise UserError(f"{_flag(name)} needs {_flag(needed[0])}: add it, or leave {_flag(name)} out")
+                needed_flags = " or ".join(map(_flag, needed))
+                raise UserError(f"{_flag(name)} needs {needed_flags}: add it, or leave {_flag(name)} out")
         for name, others in EXCLUDES.items():
-            for other in others if name in given else ():
-                if other in given:
-                    raise UserError(f"{_flag(name)} and {_flag(other)} cannot be combined: use one of them")
+            excluded = [other for other in others if other in given]
+            if name in given and excluded:
+                raise UserError(f"{_flag(name)} and {_flag(excluded[0])} cannot be combined: use one of them")
 
     @property
     def given_names(self) -> list[str]:
@@ -161,7 +163,10 @@ class SearchOptions:
         return [name for name, value in values.items() if value is not None and value is not False and value != []]
 
     def search_config(self, run: Run) -> SearchConfig:
-        """Return the run's default search with the changes of these options; errors name the options."""
+        """Return the run's default search with the changes of these options, or the search that --search describes.
+
+        The UserError for a wrong value names the option, not the field of the search configuration.
+        """
         from dragoman.search import read_search_config
 
         if self.search is not None:
@@ -169,7 +174,8 @@ class SearchOptions:
         try:
             return self._changed_search(run) if self.given_names else run.default_search
         except FieldError as error:
-            raise error.named(_flag(OPTIONS_OF_FIELDS.get((error.owner, error.field), error.field))) from None
+            option = OPTIONS_OF_FIELDS.get((error.owner, error.field), error.field)  # mostly the name of the field
+            raise error.named(_flag(option)) from None
 
     def _changed_search(self, run: Run) -> SearchConfig:
         """Return the search that the options describe; what they leave open is as in the run's default search."""
@@ -186,11 +192,15 @@ class SearchOptions:
         if self.draft_model is None:
             return self._token_search(run, self.n_best or 1)
         search = self._token_search(run, n_best=1)
+        # speculative decoding supports greedy search, a beam of 1, and sampling
         greedy_or_sample = replace(search, size=1) if isinstance(search, Beam) else search
         return Speculative(self.draft_model, self.draft_tokens or 4, greedy_or_sample)
 
     def _num_candidates(self, default: int) -> int:
-        """Return how many candidates to find per source: --num-candidates, else --beam-size, else the default."""
+        """Return how many candidates per source --mbr or reranking chooses from.
+
+        It is the value of --num-candidates, else of --beam-size, else the default.
+        """
         return self.num_candidates or self.beam_size or default
 
     def _token_search(self, run: Run, n_best: int) -> Beam | Sample:
@@ -203,7 +213,10 @@ class SearchOptions:
         return Sample(n_best=n_best, length_limit=self._length_limit(run.length_limit), **values)
 
     def _beam(self, run: Run, n_best: int) -> Beam:
-        """Return the run's beam search with the changes of the options; the default size is raised to `n_best`."""
+        """Return the run's beam search with the changes of the options, which returns `n_best` hypotheses.
+
+        Without --beam-size, the run's beam is enlarged to `n_best` if necessary, and to a multiple of the groups.
+        """
         default = run.beam_config()
         size, groups = self.beam_size, self.num_groups or default.num_groups
         if size is None:
@@ -217,18 +230,20 @@ class SearchOptions:
             "diversity_penalty",
             "no_repeat_ngram_size",
         )
-        rule = default.early_stopping if self.early_stopping is None else EARLY_STOPPING[self.early_stopping]
-        if self.num_finished is not None and not isinstance(rule, bool):
-            rule = True
-        values["early_stopping"] = rule
-        values["num_finished"] = (self.num_finished or default.num_finished) if isinstance(rule, bool) else None
+        stopping = default.early_stopping if self.early_stopping is None else EARLY_STOPPING[self.early_stopping]
+        # only True and False stop by the number of finished hypotheses, and not the others, "never" and "steps"
+        if self.num_finished is not None and not isinstance(stopping, bool):
+            stopping = True
+        values["early_stopping"] = stopping
+        values["num_finished"] = (self.num_finished or default.num_finished) if isinstance(stopping, bool) else None
         limit = self._length_limit(default.length_limit)
         return replace(default, size=size, n_best=n_best, length_limit=limit, **values)
 
     def _reranking(self, run: Run, candidates: Beam | Sample) -> Rerank:
-        """Return the search that finds translations by `candidates` and reranks them.
+        """Return the search that finds translations by the search `candidates` and reranks them.
 
-        It scores them with the runs of --rerank-with and by their length (--rerank-length-weight).
+        It ranks them by a weighted sum of log p(y|x), the scores of the models of --rerank-with, and their length
+        (--rerank-length-weight).
         """
         from dragoman.search import Rerank, RerankWeights
 
@@ -241,15 +256,15 @@ class SearchOptions:
     def _length_limit(self, limit: LengthLimit) -> LengthLimit:
         """Return the length limit of targets with the changes of --max-new-tokens and --min-length.
 
-        A target has at most ratio · source tokens + offset tokens, but no more than `max`: --max-new-tokens makes this
-        a fixed maximum.
+        A target has at most ratio · source tokens + offset tokens, but no more than `max`; with --max-new-tokens this
+        is a fixed maximum.
         """
         if self.max_new_tokens is not None:
             limit = replace(limit, ratio=0.0, offset=self.max_new_tokens, max=self.max_new_tokens)
         return limit if self.min_length is None else replace(limit, min=self.min_length)
 
     def _values(self, *names: str) -> dict[str, Any]:
-        """Return the values of these options by name, without options that were not given."""
+        """Return the values of the named options by name, without options that were not given (None)."""
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -275,11 +290,11 @@ def classify_rerankers(run: Run, rerankers: list[str]) -> dict[str, tuple[str, f
 def _split_weight(reranker: str) -> tuple[str, float]:
     """Split RUN:WEIGHT into folder and weight; the weight of RUN alone is 1."""
     folder, colon, weight = reranker.rpartition(":")
-    if not colon or Path(reranker).exists():
+    if not colon or Path(reranker).exists():  # the name of a folder may contain ":"
         return reranker, 1.0
     try:
         return folder, float(weight)
-    except ValueError:
+    except ValueError:  # what follows ":" is no number, but a part of the name
         return reranker, 1.0
 
 

@@ -25,7 +25,17 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.parts.inference import InferencePrecision
+    from dragoman.run import Run
     from dragoman.serving import Service
+
+#: environment variables of processes that serve a run, unless the user has set them
+PROCESS_ENVIRONMENT = {
+    # OpenMP: threads sleep while they wait, so that clients and the event loop get their cores
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # kernels that oneDNN keeps, and PyTorch in each thread: one per shape of a batch, about 0.1 MB; default: 1024
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "LRU_CACHE_CAPACITY": "64",
+}
 
 
 def serve(
@@ -65,19 +75,28 @@ def serve(
     precision: PrecisionOptions,
 ) -> None:
     """Serve runs over HTTP: a web page that inspects translations, LibreTranslate's API, and a native API under /v1."""
-    # before PyTorch is loaded: its threads sleep while they wait, so that clients and the event loop get their cores
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_process_environment()  # before PyTorch is loaded, which reads it
     if print_config:
         print_configuration(ctx)
     if not runs:
         raise UserError("there is no run to serve: name a run folder, or give --config a file with 'runs'")
+    # RUN=en-de is the folder RUN with its languages, unless there is a folder of this name
     model.check(*(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0] for run in runs))
 
     from dragoman import serving
 
     options = server.server_options()
-    weights, is_local = precision.precision, serving.is_loopback(server.host)
-    build = ServiceBuilder(runs, model, weights, limits, keys, suggestions, routing, analysis, is_local)
+    build = ServiceBuilder(
+        runs=runs,
+        model=model,
+        weights=precision.precision,
+        limits=limits,
+        keys=keys,
+        suggestions=suggestions,
+        routing=routing,
+        analysis=analysis,
+        is_local=serving.is_loopback(server.host),
+    )
     service = build()
     if print_config:
         return
@@ -88,7 +107,7 @@ def serve(
     address, port = socket.getsockname()[:2]
 
     def on_ready() -> None:
-        """Log what is served, and print the address."""
+        """Log what is served, and print the addresses; called when all runs are loaded."""
         _log_runs(service)
         is_local = serving.is_loopback(address)
         if not is_local and not service.keys.required:
@@ -103,12 +122,19 @@ def serve(
     serving.serve(service, socket, on_ready, options)
 
 
+def set_process_environment() -> None:
+    """Set the variables of PROCESS_ENVIRONMENT that the user has not set."""
+    for name, value in PROCESS_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 @dataclass(frozen=True)
 class ServiceBuilder:
     """Builds the service that answers requests with some runs, in this process or in a replica on a cluster.
 
-    The fields are arguments and option groups of `dragoman serve`; `weights` is the number format of the weights in
-    inference, and `is_local` says whether only this machine can reach the service.
+    The fields are arguments and option groups of `dragoman serve`. A run is its folder, optionally with languages:
+    "runs/a=en-de". `weights` is the number format of the weights in inference, and `is_local` says whether only this
+    machine can reach the service.
     """
 
     runs: list[str]
@@ -125,28 +151,33 @@ class ServiceBuilder:
         """Return the service, whose runs are not loaded yet."""
         from dragoman import serving
 
+        set_process_environment()  # of a replica; the capacities of caches are read when the first kernel is made
+
+        def open_run(folder: Path) -> Run:
+            """Load the checkpoint of --checkpoint on the device of --device."""
+            return self.model.load(folder, self.weights)
+
         sources = [
-            serving.RunSource(
-                folder, language_pair, self.model.checkpoint, lambda path: self.model.load(path, self.weights)
-            )
+            serving.RunSource(folder, language_pair, self.model.checkpoint, open_run)
             for folder, language_pair in map(serving.parse_run_argument, self.runs)
         ]
         keys, quotas = self.keys.read_keys(), serving.Quotas(self.keys.quota_file)
         service = serving.Service(sources, self.limits.limits(), self.limits.batching(), keys, quotas)
         self.suggestions.apply(service)
         self.routing.apply(service)
-        self.analysis.apply(service, self.is_local)
+        folders = {name: source.folder for name, source in zip(service.run_names, sources)}
+        self.analysis.apply(service, folders, self.is_local)
         self.keys.reload_with(service)
         return service
 
     def with_absolute_paths(self) -> ServiceBuilder:
-        """Return the builder with absolute instead of relative paths, which mean the same in all processes."""
+        """Return the builder with absolute paths, which mean the same in processes with another working folder."""
         runs = [str(Path(run).resolve()) for run in self.runs]
         keys, suggestions, analysis = map(absolute_paths, (self.keys, self.suggestions, self.analysis))
         return replace(self, runs=runs, keys=keys, suggestions=suggestions, analysis=analysis)
 
     def of_each_run(self) -> list[ServiceBuilder]:
-        """Return a builder for every single run."""
+        """Return builders of services with a single run, one for each run: replicas serve one run."""
         return [replace(self, runs=[run]) for run in self.runs]
 
 
@@ -157,7 +188,7 @@ def absolute_paths(options: Any) -> Any:
 
 
 def _log_runs(service: Service) -> None:
-    """Log the runs that are served, and their languages."""
+    """Log the runs that are served, and their languages: "200 languages, by default en to de", or "en to de"."""
     from dragoman import serving
 
     for served in service.runs.values():
@@ -167,7 +198,10 @@ def _log_runs(service: Service) -> None:
 
 
 def _print_qr_code(url: str) -> None:
-    """Print the QR code of a URL, for phones, on a terminal that can show it."""
+    """Print the QR code of a URL, for phones, on standard error if it is a terminal.
+
+    Without the optional package segno nothing is printed.
+    """
     try:
         import segno
     except ImportError:

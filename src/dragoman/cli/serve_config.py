@@ -19,24 +19,27 @@ ENVIRONMENT_PREFIX = "DRAGOMAN_SERVE"
 #: parameters of the command that are not part of a configuration
 OPTIONS_WITHOUT_SETTING = ("config", "print_config", "help")
 PATH_TYPES = ("path", "file", "directory")  # names of the types of options that are paths
+#: where the value of a parameter comes from: names of `ParameterSource` in Typer, and what is printed
 ORIGINS = {"COMMANDLINE": "option", "ENVIRONMENT": "environment", "DEFAULT_MAP": "file", "DEFAULT": "default"}
 
 
 def _parameters(ctx: typer.Context) -> dict[str, Any]:
-    """Return the parameters of the command by their names in a file: options without --, and runs."""
+    """Return the parameters of the command by their names in a configuration file: options without "--", and runs."""
     by_name = {}
     for parameter in ctx.command.params:
         if parameter.name not in OPTIONS_WITHOUT_SETTING:
             is_option = parameter.param_type_name == "option"  # not an argument
+            # the longest form of an option is its name: --quiet, not -q
             name = max(parameter.opts, key=len).lstrip("-") if is_option else str(parameter.name)
             by_name[name] = parameter
     return by_name
 
 
 def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Callback of --config: make the values of the file, and environment variables, the defaults of the options.
+    """Callback of --config: make environment variables, then values of the file, the defaults of the options.
 
-    An unknown name in the file or of a variable DRAGOMAN_SERVE_… is a UserError. The path is returned as it is.
+    `path` is the file, or None. An unknown name in the file or of a variable DRAGOMAN_SERVE_… is a UserError. The path
+    is returned as it is, the value of --config.
     """
     if ctx.resilient_parsing:  # shell completion
         return path
@@ -53,7 +56,7 @@ def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
-    """Read a YAML file with one mapping."""
+    """Read the configuration file: a YAML mapping of options to values, or an empty file."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -72,7 +75,8 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
             f"the file {path} of --config must map options to values in lines such as 'port: 8080', but holds a "
             f"{type(document).__name__}: correct it"
         )
-    return {"on" if name is True else str(name): value for name, value in document.items()}  # YAML reads on as true
+    # YAML 1.1 reads the name of the option "on" as true
+    return {"on" if name is True else str(name): value for name, value in document.items()}
 
 
 def _parameter_value(
@@ -84,31 +88,33 @@ def _parameter_value(
     name and a wrong value are UserErrors. `parameters` are those of the command by their names in a file.
     """
     option = name.replace("_", "-")
+    # the singular of a repeatable option in the plural
     option = next((known for known in parameters if option == f"{known}s" and parameters[known].multiple), option)
     if option not in parameters:
         raise UserError(f"{path}: {unknown_name('option', name, parameters)}")
     parameter = parameters[option]
     if value is None:  # the default
         return parameter.name, None
-    is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
+    is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)  # −1: any number of arguments
     if isinstance(value, list) and not is_list:
         raise UserError(f"{path}: '{name}' takes one value, but is a list of {len(value)}: give one value")
     plain = [_plain_value(path, name, item, parameter) for item in (value if isinstance(value, list) else [value])]
-    try:
+    try:  # only to check the value: the command line converts the default again
         converted = parameter.process_value(ctx, plain if is_list else plain[0])
-    except Exception as error:  # of the library that parses the command line
+    except Exception as error:  # of Typer, which parses the command line
         reason = getattr(error, "message", str(error))
         raise UserError(f"{path}: '{name}' has a wrong value: {reason[:1].lower()}{reason[1:]}") from None
     is_path = isinstance(converted, Path) or getattr(getattr(parameter, "type", None), "name", "") in PATH_TYPES
-    if is_path or parameter.name == "runs":
+    if is_path or parameter.name == "runs":  # runs are folders, but may have languages: RUN=en-de
         plain = [str(path.parent / item) for item in plain]
     return parameter.name, plain if is_list else plain[0]
 
 
 def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
-    """Return a value from the file `path` in the form in which the command line has it: text, or true and false.
+    """Return a value from the file `path` in the form in which the command line has it: text, or true or false.
 
-    `name` is that of the option in the file, for error messages; a value of the wrong type is a UserError.
+    `parameter` is that of the command, `name` that of the option in the file, for error messages. A value of the wrong
+    type is a UserError.
     """
     is_flag = getattr(parameter, "is_flag", False)
     if isinstance(value, dict) and parameter.name == "route":
@@ -120,7 +126,10 @@ def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
 
 
 def _route(path: Path, value: dict[str, Any]) -> str:
-    """Return a route in the form of the option --route: {name: test, runs: {a: 0.9, b: 0.1}} → test=a:0.9,b:0.1."""
+    """Return a route, which divides requests between runs, in the form of the option --route.
+
+    `value`, from the file `path`, is {name: test, runs: {a: 0.9, b: 0.1}} for test=a:0.9,b:0.1.
+    """
     runs = value.get("runs")
     if set(value) != {"name", "runs"} or not isinstance(runs, dict) or not runs:
         raise UserError(
@@ -136,6 +145,7 @@ def print_configuration(ctx: typer.Context) -> None:
         value, origin = ctx.params.get(parameter.name), ctx.get_parameter_source(parameter.name)
         if isinstance(value, Path | tuple | list):
             value = str(value) if isinstance(value, Path) else [*map(str, value)] or None
+        # on one line, without the mark "..." that YAML writes after a plain value
         text = yaml.safe_dump(value, default_flow_style=True, width=2**31, allow_unicode=True)
         text = text.removesuffix("\n").removesuffix("...").strip()
         print(f"{name}: {text}  # {ORIGINS.get(getattr(origin, 'name', ''), 'default')}")

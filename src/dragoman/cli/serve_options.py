@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -36,7 +36,7 @@ class ServerOptionGroup:
     ] = None
     cors_origin: Annotated[
         list[str] | None,
-        "Web site whose scripts may use the service, such as https://example.org; '*': any. Repeatable.",
+        "Web site whose scripts may use the service (CORS), such as https://example.org; '*': any. Repeatable.",
     ] = None
     trusted_proxy: Annotated[
         list[str] | None,
@@ -44,19 +44,29 @@ class ServerOptionGroup:
     ] = None
     shutdown_delay: Annotated[
         float,
-        typer.Option(help="Seconds for which requests are still accepted when the service is told to stop.", min=0),
+        typer.Option(help="Seconds for which requests are still accepted after a signal to stop the service.", min=0),
     ] = 0.0
     log_format: Annotated[Literal["text", "json"], "Format of the log on standard error."] = "text"
     log_texts: Annotated[bool, "Log the texts of requests, too. They are private data of the users."] = False
     no_log_addresses: Annotated[bool, "Do not log IP addresses of clients."] = False
 
     def server_options(self) -> ServerOptions:
-        """Return these options as the server takes them; unreadable certificates and keys are a UserError."""
+        """Return these options, without host and port, as the server takes them.
+
+        Unreadable certificates and keys are a UserError.
+        """
         from dragoman import serving
 
         return serving.ServerOptions(
-            access=serving.WebAccess(tuple(self.allowed_host or ()), tuple(self.cors_origin or ())),
-            log=serving.LogSettings(self.log_format, self.log_texts, not self.no_log_addresses, console.quiet),
+            access=serving.WebAccess(
+                allowed_hosts=tuple(self.allowed_host or ()), cors_origins=tuple(self.cors_origin or ())
+            ),
+            log=serving.LogSettings(
+                format=self.log_format,
+                texts=self.log_texts,
+                addresses=not self.no_log_addresses,
+                quiet=console.quiet,
+            ),
             tls=serving.TlsFiles.from_options(self.tls_cert, self.tls_key),
             trusted_proxies=tuple(self.trusted_proxy or ()),
             shutdown_delay=self.shutdown_delay,
@@ -70,25 +80,32 @@ class KeyOptions:
     api_keys: Annotated[
         Path | None, "File of API keys, one per line, or YAML with quotas. Requests without a key are rejected."
     ] = None
-    quota_file: Annotated[Path | None, "File that keeps what API keys have used today over a restart."] = None
+    quota_file: Annotated[
+        Path | None, "File that stores what each API key has used today, so that a restart does not reset quotas."
+    ] = None
 
     def read_keys(self) -> ApiKeys:
-        """Read the API keys; without a file, all requests are accepted."""
+        """Read the API keys; without --api-keys there are none, and all requests are accepted."""
         from dragoman import serving
 
         return serving.ApiKeys() if self.api_keys is None else serving.ApiKeys.read(self.api_keys)
 
     def reload_with(self, service: Service) -> None:
-        """Read the API keys again whenever the service reloads."""
+        """Let the service read the file of API keys again whenever it reloads runs and files that have changed."""
+
+        def reload_keys() -> None:
+            """Replace the API keys of the service by those that the file has now."""
+            service.keys = self.read_keys()
+
         if self.api_keys is not None:
-            service.reloader.file_readers["API keys"] = lambda: setattr(service, "keys", self.read_keys())
+            service.reloader.file_readers["API keys"] = reload_keys
 
 
 @dataclass(frozen=True)
 class LimitOptions:
     """Limits on requests, and batching."""
 
-    max_characters: Annotated[int, _at_least(1, "Maximum characters per request.")] = 10_000
+    max_characters: Annotated[int, _at_least(1, "Maximum characters of all texts of a request.")] = 10_000
     max_texts: Annotated[int, _at_least(1, "Maximum number of texts per request.")] = 100
     max_body_bytes: Annotated[int, _at_least(1, "Maximum size of a request in bytes.")] = 1_000_000
     max_file_bytes: Annotated[int, _at_least(1, "Maximum size of a document in bytes.")] = 10_000_000
@@ -101,7 +118,7 @@ class LimitOptions:
     clients_per_address: Annotated[
         int,
         _at_least(
-            1, "An address or API key has the limits of this number of clients: users may share it. 1: no sharing."
+            1, "All clients behind an address or API key, which users may share, have the limits of this many clients."
         ),
     ] = 16
     max_pending_cost: Annotated[
@@ -127,14 +144,14 @@ class LimitOptions:
         """Return the limits on requests; a limit that is out of range is a UserError."""
         from dragoman import serving
 
-        names = [field.name for field in fields(serving.ServiceLimits)]  # some have no option
+        names = [field.name for field in fields(serving.ServiceLimits)]  # some limits have no option
         return serving.ServiceLimits(**{name: getattr(self, name) for name in names if hasattr(self, name)})
 
     def batching(self) -> BatchingSettings:
-        """Return how requests are batched."""
+        """Return how requests are batched: the maximum size of a batch, and how long a request waits for others."""
         from dragoman import serving
 
-        return serving.BatchingSettings(self.max_batch_tokens, self.batch_delay_ms / 1000)  # seconds
+        return serving.BatchingSettings(max_tokens=self.max_batch_tokens, delay_seconds=self.batch_delay_ms / 1000)
 
 
 @dataclass(frozen=True)
@@ -164,19 +181,27 @@ class RoutingOptions:
             "NAME as their run. Repeatable.",
         ),
     ] = None
-    route_by: Annotated[Literal["client", "text"], "What always gets the same run of a route: a client, or a text."] = (
-        "client"
-    )
+    route_by: Annotated[
+        Literal["client", "text"],
+        "With --route, what always gets the same run: a client (API key or address), or requests with the same text.",
+    ] = "client"
     watch_runs: Annotated[bool, "Reload a run when its folder has a newer checkpoint, without dropping requests."] = (
         False
     )
 
     def apply(self, service: Service) -> None:
-        """Set the routes of a service (which run answers which requests), and watch its runs with --watch-runs."""
+        """Set the routes of a service, and with --watch-runs reload runs that have a newer checkpoint.
+
+        A route is a name under which several runs share the requests. It assigns a run to each client
+        (`route_by` "client", the default) or to each text ("text").
+        """
         from dragoman import serving
 
-        if self.route_by != "client" and not self.route:
-            raise UserError("--route-by has no effect without --route: add a route, or leave it out")
+        if self.route_by != "client" and not self.route:  # "client" is not an error: it may be the default
+            raise UserError(
+                "--route-by has no effect without --route, whose requests it divides: add --route NAME=RUN:WEIGHT,…, "
+                "or leave --route-by out"
+            )
         service.set_routes(map(serving.parse_route, self.route or ()), service.run_names, self.route_by)
         if self.watch_runs:
             service.reloader.watch()
@@ -201,29 +226,38 @@ class AnalysisOptions:
         ),
     ] = None
 
-    def apply(self, service: Service, is_local: bool) -> None:
-        """Read the test set, and let the service analyze it; `is_local`: only this machine can reach the service."""
+    def apply(self, service: Service, run_folders: Mapping[str, Path], is_local: bool) -> None:
+        """Read the test set of the page's error analysis, if one is given, and allow or forbid analyses.
+
+        `run_folders` are the folders of the served runs by name: each run reads the columns that it was trained with.
+        `is_local` says whether only this machine can reach the service: others should not see the sentences by default.
+        """
         from dragoman.cli.inputs import FileLayout, read_pairs
         from dragoman.serving import AnalysisSettings, NamedTestSet
 
-        test_set = None
+        test_sets: dict[str, NamedTestSet] = {}
         if self.test_source is not None:
-            FileLayout().corpus(self.test_source, self.test_reference).check()
-            pairs = read_pairs(self.test_source, self.test_reference, FileLayout(), "--test-reference")
-            test_set = NamedTestSet(self.test_source.name, *pairs)
+            layouts = {name: FileLayout().for_run(folder) for name, folder in run_folders.items()}
+            by_layout: dict[FileLayout, NamedTestSet] = {}  # the files are read once for runs with the same columns
+            for layout in dict.fromkeys(layouts.values()):
+                layout.corpus(self.test_source, self.test_reference).check()
+                pairs = read_pairs(self.test_source, self.test_reference, layout, "--test-reference")
+                by_layout[layout] = NamedTestSet(self.test_source.name, *pairs)
+            test_sets = {name: by_layout[layout] for name, layout in layouts.items()}
         elif self.test_reference is not None:
             raise UserError("--test-reference has the references of a test set: name its sources with --test-source")
-        by_default = is_local or service.keys.required or test_set is not None
-        service.analysis = AnalysisSettings(by_default if self.analysis is None else self.analysis, test_set)
+        allowed_by_default = is_local or service.keys.required or bool(test_sets)
+        allowed = allowed_by_default if self.analysis is None else self.analysis
+        service.analysis = AnalysisSettings(enabled=allowed, test_sets=test_sets)
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
     """Replicas on a Ray cluster."""
 
-    on: Annotated[str, "Where: local, ray (a cluster on this machine), or ray://HOST:PORT of a cluster.", "PLACE"] = (
-        "local"
-    )
+    on: Annotated[
+        str, "Where runs are served: local, ray (a cluster on this machine), or ray://HOST:PORT of a cluster.", "PLACE"
+    ] = "local"
     min_replicas: Annotated[int, _at_least(1, "With --on ray, minimum number of replicas of the run.")] = 1
     max_replicas: Annotated[int, _at_least(1, "With --on ray, maximum number of replicas of the run.")] = 1
     target_requests: Annotated[
@@ -247,30 +281,37 @@ class ClusterOptions:
     ) -> None:
         """Serve runs by replicas on a Ray cluster until Ctrl-C, or only start them with --detach.
 
-        `service` has all runs and is not started; each replica of a run calls its function in `builds` for a service of
-        its own. `server` says where the cluster listens, `options` who may reach it and what it logs.
+        Args:
+            service: has all runs and is not started.
+            builds: for each run, the function that its replicas call to get a service of their own.
+            server: says on which host and port the cluster listens.
+            options: who may reach the service, and what it logs.
         """
         from dragoman.bulk import RayExecutor, executor_from_text
         from dragoman.console import log
         from dragoman.serving.ray_serving import ReplicaOptions, deploy, wait_for_signal
 
-        executor = executor_from_text(self.on, None)
-        assert isinstance(executor, RayExecutor)
+        executor = executor_from_text(self.on, num_workers=None)
+        assert isinstance(executor, RayExecutor)  # --on is not local
         unsupported = {"--tls-cert": options.tls, "--shutdown-delay": options.shutdown_delay}
         if used := [name for name, value in unsupported.items() if value]:
             raise UserError(f"{used[0]} cannot be used with --on ray: use a reverse proxy, or leave it out")
         replicas = ReplicaOptions(
-            self.min_replicas,
-            max(self.min_replicas, self.max_replicas),
-            self.target_requests,
-            self.gpus_per_replica,
-            self.cpus_per_replica,
+            min_replicas=self.min_replicas,
+            max_replicas=max(self.min_replicas, self.max_replicas),
+            target_requests=self.target_requests,
+            gpus=self.gpus_per_replica,
+            cpus=self.cpus_per_replica,
         )
-        names, prefix = service.run_names, f"/{self.path.strip('/')}".rstrip("/")
+        names, prefix = service.run_names, f"/{self.path.strip('/')}".rstrip("/")  # prefix: "/PATH", or "" for "/"
         for name, build in zip(names, builds):
             route_prefix = (prefix or "/") if len(names) == 1 else f"{prefix}/{name}"
-            ray_serve = deploy(
-                *(name, build, service.source_version(name), options, replicas),
+            ray_serve = deploy(  # returns the module `ray.serve`
+                name=name,
+                build=build,
+                version=service.source_version(name),
+                options=options,
+                replicas=replicas,
                 address=executor.address,
                 host=server.host,
                 port=server.port,
@@ -278,7 +319,7 @@ class ClusterOptions:
             )
             print(f"http://{server.host}:{server.port}{route_prefix.rstrip('/')}/", flush=True)
         if self.detach:
-            log(f"{', '.join(names)}: on the cluster until 'serve shutdown'")
+            log(f"{', '.join(names)}: served by the cluster until Ray's command 'serve shutdown' ends it")
             return
         wait_for_signal()
         for name in names:

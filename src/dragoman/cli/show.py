@@ -44,7 +44,7 @@ class DefaultToRun(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the command `run` unless the first argument is a command or asks for help.
 
-        A misspelt command, which is no folder either, is a UserError.
+        So `show RUN` means `show run RUN`. A misspelt command, which is no folder either, is a UserError.
         """
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             if not Path(args[0]).exists() and difflib.get_close_matches(args[0], self.commands, n=1):
@@ -68,7 +68,7 @@ class FigureOutputOptions:
         return self.svg is not None or self.png is not None
 
     def print(self, document: Any, lines: Iterable[str], draw: Callable[[], Iterable[str]]) -> None:
-        """Print the result as JSON (`document`) or as `lines`, and write its figures if --svg or --png is given.
+        """Print the result, with --json as a JSON document, otherwise as lines; write its figures for --svg and --png.
 
         `document` may contain dataclasses and tensors. `draw` returns figures as SVG texts; it is called only if they
         are written.
@@ -80,7 +80,10 @@ class FigureOutputOptions:
         print_json(to_jsonable(document)) if self.as_json else print_lines(lines)
 
     def _write_figure(self, figure: str, number: int) -> None:
-        """Write an SVG figure to the files of --svg and --png; from the second figure on, their names are numbered."""
+        """Write an SVG figure to the files of --svg and --png.
+
+        `number` counts the figures from 1; from the second one on, it is part of the file names, as in figure-2.svg.
+        """
         from dragoman.lens.svg import svg_to_png
         from dragoman.storage import write_file
 
@@ -105,12 +108,15 @@ class InspectionOptions:
     def inspect(self, run: Run, sentence: str, prefix: str | None = None, alternatives: int = 5) -> Inspection:
         """Inspect the translation of a sentence: --target, or the one that the run finds.
 
-        `prefix` is the beginning of a searched translation, `alternatives` the number of tokens listed per position.
+        `prefix` is how a translation that the run finds must begin, `alternatives` the number of most probable tokens
+        that are listed for each position.
         """
         from dragoman.lens import inspect_sentence
 
         if self.target is not None and self.beam_size is not None:
-            raise UserError("--beam-size is for searching a translation, but --target gives one: leave --beam-size out")
+            raise UserError(
+                "--beam-size applies to the search for a translation, but --target gives one: leave --beam-size out"
+            )
         search = None if self.beam_size is None else beam_config(run, self.beam_size)
         return inspect_sentence(run, sentence, self.target, search=search, prefix=prefix, alternatives=alternatives)
 
@@ -133,13 +139,17 @@ def show_run(
 
 
 def _describe_run(run: Run, as_json: bool) -> None:
-    """Print what a run folder contains: system, parameters, vocabulary, checkpoints and the last validation."""
+    """Print what a run folder contains: system, parameters, vocabulary, checkpoints and the last validation.
+
+    `run.member_folders` are the folders of the runs of an ensemble, or the one folder of a single run.
+    """
     from dragoman.models import count_parameters, model_to_dict
     from dragoman.training.display import format_validation
 
+    # validations of single checkpoints, and of their average
     validations = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
     kinds = " and ".join(dict.fromkeys([run.source_tokenizer.kind, run.target_tokenizer.kind]))
-    past_steps = history_steps(run.member_folders[0])
+    past_steps = history_steps(run.member_folders[0])  # whose weights --keep-history has kept
     description: dict[str, Any] = {
         "run": str(run.folder),
         **({"ensemble of": [path.name for path in run.member_folders]} if run.ensemble_members else {}),
@@ -164,7 +174,7 @@ def _describe_run(run: Run, as_json: bool) -> None:
         if name == "history":
             value = f"steps {', '.join(f'{step:,}' for step in value)}, see 'show history'"
         if name == "languages":
-            pair = [code or "any" for code in run.language_pair]
+            pair = [code or "any" for code in run.language_pair]  # the default languages; None: none
             default = "" if pair == ["any", "any"] else f", by default from {pair[0]} to {pair[1]}"
             value = f"{len(run.languages)}, see 'show languages'{default}"
         text = ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
@@ -184,6 +194,7 @@ def languages(run: RunFolder, *, as_json: Json = False) -> None:
 
     options = ModelOptions(device="cpu")
     options.check(run)
+    # the framing, special tokens and language codes, is a file of a run folder; other checkpoints have to be loaded
     framing = read_framing(run) if is_run_folder(run) else options.load(run).model_framing
     codes = framing.languages
     if codes is None:
@@ -198,11 +209,11 @@ def languages(run: RunFolder, *, as_json: Json = False) -> None:
 
 
 def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOptions) -> None:
-    """Print the n-best list of a sentence, and the alignment and attention of the best translation or of `target`."""
+    """Print the three best translations of a sentence, and alignment and attention of the best one or of `target`."""
     from dragoman.lens.charts import attention_heatmap
     from dragoman.lens.text_view import alignment_lines, attention_heatmap_lines
 
-    best = run.translate([sentence], search=beam_config(run, None, n_best=3))[0]
+    best = run.translate([sentence], search=beam_config(run, beam_size=None, n_best=3))[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
     ranked = [best, *best.alternatives]
@@ -225,7 +236,7 @@ def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOpt
 
 
 def _inspection_fields(inspection: Inspection, *names: str) -> dict[str, Any]:
-    """Return the fields `source` and `target` and those in `names` of an inspection by name, for JSON."""
+    """Return fields of an inspection by name, for JSON: `source`, `target` and those in `names`."""
     return {name: getattr(inspection, name) for name in ("source", "target", *names)}
 
 
@@ -309,19 +320,21 @@ def walk(
     from dragoman.lens.walk import walk_through
 
     result = inspection.inspect(loaded, sentence)
-    if not 1 <= step <= max(1, len(result.steps)):
-        raise UserError(f"--step must be from 1 to {len(result.steps)}, the tokens of the translation, but is {step}")
+    last_step = max(1, len(result.steps))
+    if not 1 <= step <= last_step:
+        raise UserError(f"--step must be from 1 to {last_step}, the tokens of the translation, but is {step}")
     source_tokens = len(result.source.tokens) if result.source is not None else 1
     if position > source_tokens:
         raise UserError(f"--position must be from 1 to {source_tokens}, the tokens of the source, but is {position}")
-    tokens = [prediction.token_id for prediction in result.steps[: step - 1]]
-    source = None if result.source is None else sentence
-    walked = walk_through(loaded, source, tokens if loaded.model.can_generate else [], position=position - 1, head=head)
+    source = None if result.source is None else sentence  # None: a language model has no source
+    # the target tokens before the predicted one; an encoder-only model has none
+    tokens = [prediction.token_id for prediction in result.steps[: step - 1]] if loaded.model.can_generate else []
+    walked = walk_through(loaded, source, tokens, position=position - 1, head=head)
     print_json(to_jsonable(walked)) if as_json else print_lines(text_view.walk_lines(walked))
 
 
 def experts(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, options: ShowOptions) -> None:
-    """Show to which experts each token is sent, with their gates, in every mixture of experts."""
+    """Show to which experts each token is sent, with their gates (weights), in every mixture of experts."""
     loaded = options.open(run)
 
     from dragoman.lens import text_view
@@ -334,10 +347,10 @@ def experts(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions
         )
 
     def draw() -> Iterable[str]:
-        """Draw the gates of each mixture, tokens by experts."""
+        """Yield a heatmap for each mixture of experts: the gates of tokens (rows) by experts (columns)."""
         for layer in result.experts:
-            numbers = [str(number) for number in range(1, layer.gates.shape[-1] + 1)]
-            yield heatmap(layer.gates, layer.tokens, numbers, f"Experts of {layer.layer}", "gates")
+            expert_numbers = [str(number) for number in range(1, layer.gates.shape[-1] + 1)]
+            yield heatmap(layer.gates, layer.tokens, expert_numbers, f"Experts of {layer.layer}", "gates")
 
     options.print(_inspection_fields(result, "experts"), text_view.expert_lines(result.experts), draw)
 
@@ -359,7 +372,7 @@ def beam(
 
     result = loaded.lens(sentence, search=beam_config(loaded, beam_size, length_penalty), prefix=prefix)
     tree = result.beam
-    assert tree is not None
+    assert tree is not None  # a beam search is recorded
     document = _inspection_fields(result, "beam")
     options.print(
         document, text_view.beam_tree_lines(tree, pruned), lambda: [figures.beam_tree_figure(tree, note=sentence)]
@@ -412,13 +425,13 @@ def history(
 ) -> None:
     """Show how the translation of a sentence changed in training, checkpoint by checkpoint.
 
-    Train with --keep-history 20 to keep the weights of steps from the first on; otherwise only the latest checkpoints
-    of a run are left.
+    'dragoman train --keep-history N' keeps the weights of up to N steps, from the first on; 20 are enough. Without this
+    option, a run has only its best and latest checkpoints.
     """
     loaded = options.open(run)
     if loaded.model.source_features is not None or not loaded.model.can_generate:
         raise UserError(
-            f"{run} does not translate text, but the history is that of a translation: name a run that does"
+            f"{run} does not translate text, but the history shows how a translation changed: name a run that does"
         )
 
     from dragoman.evaluation import format_table
@@ -427,15 +440,21 @@ def history(
 
     steps = history_checkpoints(loaded, max_checkpoints)
     if not steps:
-        raise UserError(f"{run} has no checkpoints of a training: train a run with --keep-history 20")
+        raise UserError(
+            f"{run} has no checkpoints of training steps, which the history shows: name a run that was trained with "
+            "'dragoman train', best with --keep-history 20, which keeps the weights of up to 20 steps"
+        )
     search = None if beam_size is None else beam_config(loaded, beam_size)
     final = target or loaded.translate([sentence], search=search, alignment=False)[0].text
     entries = list(sentence_history(loaded, sentence, final, steps, search))
     if len(steps) < 3:
-        log(f"{run} has kept {len(steps)} checkpoints only: train with --keep-history 20 to see how it learned")
+        log(
+            f"{run} has the checkpoints of only {len(steps)} training steps: to see how a run learns, train one with "
+            "--keep-history 20, which keeps the weights of up to 20 steps"
+        )
 
     def draw() -> Iterable[str]:
-        """Draw the probability of the final translation by step."""
+        """Yield a line chart: the log probability of the final translation by training step."""
         points = [(entry.step, entry.final.score) for entry in entries]
         yield line_chart({"log p": points}, "Probability of the final translation", y_label="log p")
 
@@ -446,8 +465,8 @@ def history(
 def saliency(run: RunFolder, sentence: Sentence, target: Target = None, *, options: ShowOptions) -> None:
     """Show how strongly each source and earlier target token influences each token of the translation.
 
-    The share of the norm of the gradient of its log-probability by the embeddings. Unlike attention it covers the whole
-    model.
+    The influence is the norm of the gradient of the token's log-probability with respect to an embedding, as a share of
+    these norms. Unlike attention it covers the whole model.
     """
     loaded = options.open(run)
 
@@ -463,7 +482,7 @@ def saliency(run: RunFolder, sentence: Sentence, target: Target = None, *, optio
     lines.append(LEGEND.replace("attention weight", "share of the gradient norm"))
 
     def draw() -> Iterable[str]:
-        """Draw the influence of the source, and that of earlier target tokens."""
+        """Yield two heatmaps: the influence of source tokens, and that of earlier target tokens."""
         shares = "share of the gradient norm"
         yield heatmap(result.source, result.target_tokens, result.source_tokens, "Saliency of source tokens", shares)
         yield heatmap(result.target, result.target_tokens, result.input_tokens, "Saliency of target tokens", shares)
@@ -485,7 +504,9 @@ def gradients(
         list[Path] | None, "Another run, drawn beside RUN for comparison. Repeatable.", "RUN"
     ] = None,
     component: Annotated[
-        Literal["encoder", "source", "target"] | None, "Component that is drawn. Default: the encoder if there is one."
+        Literal["encoder", "source", "target"] | None,
+        "Gradients that are drawn: of encoder states, or of predictions by source or target tokens. Default: those of "
+        "the encoder, if there is one.",
     ] = None,
     max_sentences: Annotated[
         int, typer.Option(help="Maximum number of validation sentences for which gradients are measured.", min=1)
@@ -522,7 +543,7 @@ def _measure_gradients(
 
     first = runs[0]
     if sentence is not None and all(run.is_language_model for run in runs):
-        return [measure_gradient_reach(run, None, [sentence]) for run in runs]
+        return [measure_gradient_reach(run, sources=None, targets=[sentence]) for run in runs]
     if sentence is not None:
         pairs = [(sentence, target or first.translate([sentence], alignment=False)[0].text)]
     else:
@@ -531,7 +552,8 @@ def _measure_gradients(
         pairs = [(sample.source, sample.reference) for sample in last_samples]
         if not pairs:
             raise UserError(
-                f"{first.folder} has no validation sentences to measure: give a source sentence as the second argument"
+                f"{first.folder} has no validation sentences for which gradients can be measured: give a source "
+                "sentence after RUN"
             )
     sources, targets = zip(*pairs)
     return [measure_gradient_reach(run, sources, targets) for run in runs]

@@ -26,7 +26,7 @@ SWEEP_OPTIONS = {option: name for option, name in TRAIN_OPTIONS.items() if optio
 
 @dataclass(frozen=True)
 class SpaceOptions:
-    """What is tried."""
+    """Which configurations are tried, and with which random seeds they are trained."""
 
     set_settings: Annotated[
         list[str] | None,
@@ -61,10 +61,10 @@ class HalvingOptions:
     ] = 1000
     parallel: Annotated[str, "Number of runs that are trained at a time; auto: by memory and cores.", "N"] = "auto"
     device: Annotated[str, "Device: auto, cpu, cuda, cuda:N or mps; auto and cuda use all GPUs."] = "auto"
-    retry_failed: Annotated[bool, "Train failed runs of the sweep again."] = False
+    retry_failed: Annotated[bool, "Train runs of the sweep that have failed again."] = False
 
     def num_parallel(self) -> int | None:
-        """Return the number of runs to train at a time; None for auto."""
+        """Return the number of runs to train at a time; None for auto: as many as memory and cores allow."""
         if self.parallel == "auto":
             return None
         if not self.parallel.isdecimal() or int(self.parallel) < 1:
@@ -81,18 +81,18 @@ class ResultOptions:
     as_json: Json = False
 
     def check(self) -> None:
-        """Raise a UserError for an unknown format."""
+        """Raise a UserError for an unknown format of the table."""
         formats = ("text", "csv", "markdown", "latex")
         if self.table not in formats:
             raise unknown_name("format of the table", self.table, formats)
 
     def print(self, result: SweepResult) -> None:
-        """Print all configurations from best to worst, and the best one next to the default configuration."""
+        """Print all configurations from best to worst, then in text a summary: the best next to the default one."""
         if self.as_json:
             print_json(result.to_dict())
             return
         print(result.table(self.table))
-        if self.table == "text" and result.ranking[0].score is not None:
+        if self.table == "text" and result.ranking[0].score is not None:  # None: none has a score yet
             print_lines(["", *result.summary()])
 
 
@@ -116,14 +116,16 @@ def sweep(
 
         output.print(SweepResult.of(folder, SweepState.load(folder)))
         return
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise UserError("a sweep starts its own processes: leave out torchrun, and use --parallel")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:  # set by torchrun
+        raise UserError(
+            "a sweep starts its own processes: leave out torchrun; --parallel sets how many runs are trained at a time"
+        )
     parallel = halving.num_parallel()
     check_device(halving.device)
 
     from dragoman.api.sweep_runs import SweepRequest, run_sweep
 
-    is_continued = not (settings or space.set_settings or space.space)
+    is_continued = not (settings or space.set_settings or space.space)  # without settings: as saved in the folder
     request = SweepRequest.load(folder) if is_continued else _request(settings, space, halving)
     if not is_continued:
         _check_default(folder, request)
@@ -136,14 +138,15 @@ def sweep(
 
 
 def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOptions) -> SweepRequest:
-    """Return what the sweep tries, from the values of its options; wrong and repeated settings are a UserError.
+    """Return what a new sweep tries, from the values of its options; wrong and repeated settings are a UserError.
 
-    `settings` are those of all runs by their dotted names, `space` those to vary; `halving` says how long they train.
+    `settings` have one value for all runs, by their dotted names; `space` has those to vary, and `halving` says how
+    long configurations are trained.
     """
     from dragoman.api.sweep_runs import SweepRequest
     from dragoman.training.sweep_space import Values, parse_space, read_space
 
-    values: dict[str, Values] = {name: [value] for name, value in settings.items()}
+    values: dict[str, Values] = {name: [value] for name, value in settings.items()}  # values to try of each setting
     for more_values in (read_space(space.space) if space.space else {}, parse_space(space.set_settings or [])):
         if repeated := [name for name in more_values if name in values]:
             raise UserError(
@@ -161,13 +164,13 @@ def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOpti
 
 
 def _check_default(folder: Path, request: SweepRequest) -> None:
-    """Raise a UserError if the settings that all runs of a new sweep share name wrong files, systems or devices.
+    """Raise a UserError if the settings that all runs of a new sweep in `folder` share are wrong.
 
-    `folder` is that of the sweep.
+    They are wrong if they name no training text, or files, systems or devices that do not exist.
     """
     from dragoman.config import Config, replace_settings
 
     config = replace_settings(Config(), request.settings)
     if not config.data.source:
         raise UserError("no training text: give --source and --target (or --source alone for a TSV file)")
-    check_training(folder / "runs" / "new", config)
+    check_training(folder / "runs" / "new", config)  # a run folder that does not exist, as it has to be

@@ -88,11 +88,17 @@ class TrainingPlace:
     ] = 3
 
     def executor(self, is_single_run: bool) -> TrainingExecutor | None:
-        """Return where to train; None: in this process. A dry run and several seeds (not a single run) stay here."""
+        """Return the cluster on which to train; None: in this process.
+
+        `is_single_run` is false for a dry run, several seeds, or a training that a page shows, which must stay here.
+        """
         if self.on == "local":
             return None
         if not is_single_run:
-            raise UserError("--on trains one run on a cluster: leave it out with --seeds, --dry-run and --watch")
+            raise UserError(
+                "--on trains a single run on a cluster, which --seeds, --dry-run and --watch do not support: leave "
+                "either it or these options out"
+            )
         from dragoman.api.ray_training import training_executor
 
         return training_executor(
@@ -168,16 +174,12 @@ def train(
             raise UserError(
                 "--resume uses the data and settings saved in the run folder: leave --config and the data files out"
             )
-        if is_ensemble_folder(run):
+        if seeds is not None or is_ensemble_folder(run):
             from dragoman.api.seed_training import resume_seeds
 
             finish_seeds(resume_seeds(run, settings, seeds, parallel=parallel), as_json)
             return
-        if seeds is not None:
-            raise UserError(
-                f"{run} holds a single run, not several seeds: leave --seeds out, or choose a new folder for several"
-            )
-        if "training.mirror" not in settings:  # which the run may be fetched from
+        if "training.mirror" not in settings:  # else a missing run is fetched from its copy
             check_run(run)
         with page:
             finish(run, resume_run(run, settings, executor), as_json)
@@ -185,7 +187,7 @@ def train(
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # torchrun has restarted all processes
     resume_if_exists = resume_if_exists or restarted
     base = configuration.Config()
-    if config:
+    if config:  # settings that were chosen automatically for another run are chosen anew
         base = configuration.without_automatic_settings(configuration.from_yaml(config))
     resolved = configuration.replace_settings(base, settings)
     is_alone = int(os.environ.get("WORLD_SIZE", 1)) == 1  # else the first process checks, while it prepares
@@ -213,30 +215,35 @@ def train(
 def _watch_page(
     run: Path, watch: bool, port: int, keep_watching: bool, is_single_run: bool
 ) -> AbstractContextManager[None]:
-    """Return a context in which a web page shows the training, if `watch` (--watch) is set.
+    """Return a context in which a web page shows the training, or one without effect if `watch` is not set.
 
     The page listens on `port` (0: any free one) and stays after the training if `keep_watching` is set. It cannot show
     several seeds or a dry run, for which `is_single_run` is false.
     """
     if not watch and (port or keep_watching):
-        raise UserError("--watch-port and --keep-watching are options of the page of a training: add --watch")
+        raise UserError(
+            "--watch-port and --keep-watching belong to the page that --watch shows: add --watch, or leave them out"
+        )
     if watch and (not is_single_run or is_ensemble_folder(run)):
         raise UserError(
             "--watch shows the training of one run: leave it out with --dry-run and with several seeds, each of which "
             f"'dragoman watch {run}/seed1' shows"
         )
-    if not watch or int(os.environ.get("RANK", 0)) > 0:
+    if not watch or int(os.environ.get("RANK", 0)) > 0:  # of the processes of torchrun, the first one serves the page
         return nullcontext()
 
     from dragoman.watch.watch_process import watched
     from dragoman.watch.watch_server import check_packages
 
-    check_packages()  # before anything else is done
+    check_packages()  # a missing package is a UserError before the training starts
     return watched(run, port, keep_watching)
 
 
 def finish_seeds(outcome: SeedsOutcome, as_json: bool) -> None:
-    """Print the scores of runs with different seeds and of their ensemble, or how to continue their training."""
+    """Print the scores of runs with different seeds and of their ensemble.
+
+    If the training was interrupted, the command that continues it comes first.
+    """
     if outcome.interrupted:
         log(f"everything is saved; continue with:  {train_command(outcome.folder)} --resume")
     for line in outcome.lines():
@@ -262,23 +269,27 @@ def train_command(run: Path) -> str:
 
 
 def next_commands(run: Run) -> dict[str, str]:
-    """Return commands to suggest for a trained run, by their purpose: "use it", "fine-tune"; some may be missing.
+    """Return commands to suggest for a trained run, by their purpose: "use it" and "fine-tune", if they apply.
 
-    Only a model that was pretrained on text, without targets, is suggested for fine-tuning.
+    Names of files in capitals are placeholders. Only a model that was pretrained on text, without targets, is suggested
+    for fine-tuning.
     """
     from dragoman.data.corpus import FEATURE_SUFFIXES
     from dragoman.data.data_formats import DATA_FORMATS
 
     commands = {}
     if run.usage is not None:
+        # the input file in the command: of vectors, or a list of image or sound files, for a model that reads vectors;
+        # of words with features such as V;PST; or "" for plain text, of which the command has an example
         sources = run.config.data.source
         has_arrays = not sources or Path(sources[0]).suffix in FEATURE_SUFFIXES
-        feature_file = "FILE.npz" if has_arrays else "LIST_OF_FILES.txt"
+        vector_file = "FILE.npz" if has_arrays else "LIST_OF_FILES.txt"
         text_file = "WORDS_AND_FEATURES.tsv" if run.source_tokenizer.features else ""
-        file = text_file if run.model.source_features is None else feature_file
+        file = text_file if run.model.source_features is None else vector_file
         commands["use it"] = run.usage.hint(program_name(), str(run.folder), file)
     data_format = DATA_FORMATS[run.objective.data_format] if run.objective else None
     if data_format is not None and not (data_format.has_target or data_format.is_dialogue):  # pretrained on text
+        # an encoder, which generates no text, becomes a tagger
         files = "--source FILE --target FILE" if run.model.can_generate else "--source WORDS_AND_TAGS.tsv"
         commands["fine-tune"] = f"{program_name()} train NEW_RUN --start-from {shlex.quote(str(run.folder))} {files}"
     return commands

@@ -29,22 +29,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConstraintOptions:
-    """What translations must or must not contain, and the treatment of unknown words."""
+    """What translations must or must not contain, how sources are split, and the treatment of unknown words."""
 
     prefixes: Annotated[Path | None, "Beginning of each translation, line by line with the source.", "FILE"] = None
     include: Annotated[
         Path | None, "Phrases that each translation must contain: one line per source, separated by tabs.", "FILE"
     ] = None
     exclude: Annotated[list[str] | None, "Phrase that no translation may contain. Repeatable.", "PHRASE"] = None
-    copy_unknown: Annotated[bool, "Copy words unknown to a word tokenizer from the source."] = False
+    copy_unknown: Annotated[bool, "With a word tokenizer: copy unknown words from the source into the translation."] = (
+        False
+    )
     dictionary: Annotated[
-        Path | None, "Translations of unknown words: word, tab, translation on each line.", "FILE"
+        Path | None, "File of translations of unknown words: word, tab, translation on each line.", "FILE"
     ] = None
-    corpus_tag: Annotated[str | None, "Tag to prepend, one of the run's data.corpus_tags.", "TAG"] = None
+    corpus_tag: Annotated[str | None, "Tag to prepend to each source, one of the run's data.corpus_tags.", "TAG"] = None
     split_sentences: Annotated[bool, "Translate the sentences of a line separately and rejoin them."] = False
 
     def __post_init__(self) -> None:
-        """Reject options for whole lines together with --split-sentences."""
+        """Raise a UserError for --prefixes or --include, which belong to whole lines, with --split-sentences."""
         if self.split_sentences and (self.prefixes or self.include):
             option = "--prefixes" if self.prefixes else "--include"
             raise UserError(
@@ -53,17 +55,22 @@ class ConstraintOptions:
             )
 
     def check_files(self) -> None:
-        """Raise a UserError if a file cannot be opened."""
+        """Raise a UserError if a file of --prefixes, --include or --dictionary cannot be opened."""
         from dragoman.data.text_files import check_file
 
         for path in filter(None, (self.prefixes, self.include, self.dictionary)):
             check_file(path)
 
     def read_dictionary(self) -> dict[str, str] | None:
-        """Read the translations of unknown words; empty to copy all of them, None to leave them unknown."""
+        """Return the translations of unknown words by word (--dictionary).
+
+        Words without an entry are copied: with --copy-unknown alone the result is empty. None: words stay unknown.
+        """
         from dragoman.search.unknown_words import read_dictionary
 
-        return read_dictionary(self.dictionary) if self.dictionary else {} if self.copy_unknown else None
+        if self.dictionary is not None:
+            return read_dictionary(self.dictionary)
+        return {} if self.copy_unknown else None
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ class TranslatorOptions(PrecisionOptions, ModelOptions):
         return loaded.with_workers(self.num_workers)
 
     def fingerprint(self) -> dict[str, object]:
-        """Return the options that must be equal when an interrupted file is resumed, as error messages name them."""
+        """Return the options that must be equal when an interrupted file is resumed, by names for error messages."""
         return {
             "--ensemble": self.ensemble or [],
             "--shortlist": self.shortlist,
@@ -158,13 +165,13 @@ def translate(
                 "--stream prints lines while they are translated, but a document is written as a whole: leave --stream "
                 "out"
             )
+    inputs = Input(file, layout.for_run(run), may_be_empty=True)
     if document_format is None:
-        Input(file, layout).check()
+        inputs.check()
     else:
         check_document_options(search, output, constraints, layout)
     content = read_document(file) if document_format else b""
     translator.check_runs(run)
-    inputs = Input(file, layout.for_run(run), may_be_empty=True)
     if search.draft_model is not None and not show_search:
         check_run(search.draft_model)
     constraints.check_files()
@@ -176,11 +183,11 @@ def translate(
     from dragoman.search import search_to_dict
 
     counted = output.output and not show_search and document_format is None
-    total = count_lines(inputs) if counted else None  # for the progress bar
+    total = count_lines(inputs) if counted else None  # number of lines, for the progress bar; None: unknown
     keep_freed_memory()  # in the process, which makes translation on a CPU faster
     loaded = translator.load_translator(run)
     if target_language and not loaded.languages:
-        loaded.with_languages(target=target_language)  # raises the error that the run has no language codes
+        loaded.with_languages(target=target_language)  # raises the UserError that the run has no language codes
     loaded = choose_languages(loaded, layout.source_language, target_language)
     config = search.search_config(loaded)
     exclude, tag = constraints.exclude or (), constraints.corpus_tag
@@ -203,13 +210,13 @@ def translate(
     fingerprint |= {"--alignment": output.alignment, "--json-lines": output.json_lines, **translator.fingerprint()}
 
     def translate_sources(sources: Iterable[Source], first_index: int = 0) -> Iterator[Translation]:
-        """Translate sources, of which the first is line `first_index` of the input, with all options."""
+        """Translate sources with all options; `first_index` is the index of the first one in the input, from 0."""
 
         def lines_from_first(path: Path | None) -> Iterator[str] | None:
-            """Return the lines of a file that belong to these sources; None without a file."""
+            """Return the lines of a file of --prefixes or --include for these sources; None without a file."""
             return None if path is None else islice(_padded_lines(path), first_index, None)
 
-        phrases = lines_from_first(constraints.include)
+        phrase_lines = lines_from_first(constraints.include)
         if constraints.split_sentences:  # drop white space around lines, as without splitting
             sources = (normalize_source(loaded, source) for source in sources)
         return loaded.translate_stream(
@@ -220,13 +227,14 @@ def translate(
             tag=tag,
             first_index=first_index,
             prefixes=lines_from_first(constraints.prefixes),
-            include=phrases and ([phrase for phrase in line.split("\t") if phrase.strip()] for line in phrases),
+            include=None if phrase_lines is None else map(_split_phrases, phrase_lines),
             exclude=exclude,
             split_sentences=constraints.split_sentences,
         )
 
-    checked = partial(log_suspicious, loaded, translate=translate_sources)
-    output.write(loaded, config, inputs, checked if output.warnings else translate_sources, fingerprint, total)
+    translate_and_check = partial(log_suspicious, loaded, translate=translate_sources)
+    translate_all = translate_and_check if output.warnings else translate_sources
+    output.write(loaded, config, inputs, translate_all, fingerprint=fingerprint, total=total)
 
 
 def translate_files(
@@ -240,9 +248,9 @@ def translate_files(
     translator: TranslatorOptions,
     show_search: bool,
 ) -> None:
-    """Translate many files in blocks, as --input says, or with `show_search` only print the search configuration.
+    """Translate the files of --input in blocks, or with `show_search` only print the search configuration.
 
-    The other arguments are the run folder and option groups of `dragoman translate`.
+    The other arguments are the run folder and options of `dragoman translate`.
     """
     translator.check_runs(run)
     constraints.check_files()
@@ -254,6 +262,7 @@ def translate_files(
 
     languages = (layout.source_language, target_language)
     single = replace(translator, num_workers=1)  # each worker of the job translates alone
+    # loaded here to check the options and to identify the run; workers load it on the device of --device
     loaded = LoadRun(run, replace(single, device="cpu").load_translator, languages)()
     config = search_to_dict(search.search_config(loaded))
     if show_search:
@@ -266,13 +275,13 @@ def translate_files(
         "split_sentences": constraints.split_sentences,
     }
     fingerprint = translation_fingerprint(loaded, search.search_config(loaded), single.fingerprint() | options)
-    task = RowTask(translate_rows, {"translation": str}, {"search": config, **options})
+    task = RowTask(translate_rows, results={"translation": str}, options={"search": config, **options})
     job = BulkJob(
         bulk.input or [],
         output.output or "",
         RunRows(LoadRun(run.resolve(), single.load_translator, languages), task),
         fingerprint,
-        block_bytes=bulk.block_kib << 10,
+        block_bytes=bulk.block_kib * 1024,
         format=layout.format,
         columns={"source": layout.source_column},
         results=bulk.name_result(task.results),
@@ -280,8 +289,16 @@ def translate_files(
     run_bulk_job(job, bulk, translator.num_workers, output.resume, output.overwrite)
 
 
+def _split_phrases(line: str) -> list[str]:
+    """Return the phrases in a line of the file of --include, which are separated by tabs."""
+    return [phrase for phrase in line.split("\t") if phrase.strip()]
+
+
 def count_lines(inputs: Input) -> int | None:
-    """Count the sources of a file, so that errors in it show before translation; None if it can be read only once."""
+    """Return the number of sources of a file, or None for standard input and pipes, which can be read only once.
+
+    The whole file is read, so that errors in it show before the translation starts.
+    """
     if inputs.file is None or inputs.file.is_fifo() or inputs.file.is_char_device():
         return None
     return sum(1 for _ in inputs.sources())
@@ -290,7 +307,7 @@ def count_lines(inputs: Input) -> int | None:
 def _check_stream(output: OutputOptions, constraints: ConstraintOptions) -> None:
     """Raise a UserError for options that need complete translations and cannot be used with --stream."""
     for name, value in (asdict(output) | asdict(constraints)).items():
-        if value and name not in ("exclude", "corpus_tag"):  # which work token by token
+        if value and name not in ("exclude", "corpus_tag"):  # these two work token by token
             flag = name.replace("_", "-")
             raise UserError(f"--stream prints plain text while it is generated: leave --{flag} out")
 
@@ -309,7 +326,7 @@ def _check_line_count(inputs: Input, path: Path) -> None:
 
 
 def _padded_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, then empty ones without end, for sources that the file has no line for."""
+    """Yield the lines of a file, then empty ones without end, for sources for which the file has no line."""
     from dragoman.data.text_files import read_lines
 
     return chain((text for _, text in read_lines(path, allow_empty=True)), repeat(""))

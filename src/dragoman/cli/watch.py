@@ -30,6 +30,7 @@ def watch(
         raise UserError(
             f"{run} holds {len(members)} runs, but the page shows only one: name it, such as {run / members[0]}"
         )
+    # a folder that is missing or empty may become a run
     is_other_folder = run.is_dir() and not is_run_folder(run) and any(run.iterdir())
     if not run.parent.is_dir() or (run.exists() and not run.is_dir()) or is_other_folder:
         raise UserError(f"{run} is not a run folder: name the folder that 'dragoman train' creates")

@@ -19,7 +19,7 @@ from dragoman.serving.service import Service
 from dragoman.serving.service_log import logger
 from dragoman.serving.shared_run import SharedRun
 
-MAX_ANALYZED_SENTENCES = 10_000  # of a test set that are analyzed
+MAX_ANALYZED_SENTENCES = 10_000  # the first ones of a test set
 MAX_DIAGNOSED_SENTENCES = 200
 MAX_JOBS = 12  # whose results are kept
 
@@ -35,7 +35,7 @@ class AnalysisJob:
 
     @property
     def done(self) -> int:
-        """Number of sentences that were analyzed."""
+        """Number of sentences of the test set that have been analyzed so far."""
         return 0 if self.analysis is None else len(self.analysis.sentences)
 
     @property
@@ -48,42 +48,46 @@ class AnalysisJobs:
     """Starts an analysis when it is first asked for, one at a time, and keeps its result until the run is reloaded."""
 
     def __init__(self, service: Service) -> None:
-        """Analyze the runs of a service in one thread; the MAX_JOBS results used last are kept."""
+        """Analyze the runs of a service in one thread; the results of the MAX_JOBS jobs used last are kept."""
         self.service = service
-        self._executor = ThreadPoolExecutor(1, "analysis")
-        self._jobs: RecentlyUsed[tuple[Any, ...], AnalysisJob] = RecentlyUsed(MAX_JOBS)  # by kind, run and version
-        self._validation_sets: RecentlyUsed[tuple[str, str], NamedTestSet] = RecentlyUsed(MAX_JOBS)  # by run, version
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="analysis")
+        self._jobs: RecentlyUsed[tuple[Any, ...], AnalysisJob] = RecentlyUsed(MAX_JOBS)  # by kind, run, version …
+        # by name and version of the run
+        self._validation_sets: RecentlyUsed[tuple[str, str], NamedTestSet] = RecentlyUsed(MAX_JOBS)
 
     def test_set(self, served: ServedRun) -> NamedTestSet:
         """Return the test set for a served run: that of the service (--test-source), or else its validation sentences.
 
-        A RequestError says that analyses are switched off (403), or that there is neither of them (400).
+        A RequestError says that analyses are switched off (403), or that there is neither a test set nor validation
+        text (400).
         """
         settings = self.service.analysis
         if not settings.enabled:
             raise RequestError(
                 403, "analyses are switched off, because other machines can reach this service: see --analysis"
             )
-        if settings.test_set is not None:
-            return settings.test_set
+        if served.name in settings.test_sets:
+            return settings.test_sets[served.name]
         try:
-            key = (served.name, served.version)
+            key = (served.name, served.version)  # under which the sentences are cached
             return self._validation_sets.get(key, lambda: _validation_set(served))
         except UserError:
             raise RequestError(
                 400, f"the run {served.name} has no validation text: serve it with --test-source and --test-reference"
             ) from None
 
-    def analyze(self, served: ServedRun, owner: ServedRun) -> AnalysisJob:
-        """Return the analysis of the run `served`, started now if this is the first request for it.
+    def analyze(self, served: ServedRun, test_set_of: ServedRun) -> AnalysisJob:
+        """Return the job that analyzes the run `served` on a test set; it is started if this is the first request.
 
-        Two runs are compared on one test set: that of the service, or the validation sentences of the run `owner`.
+        The test set is that of the service, or else the validation sentences of the run `test_set_of`, which may be
+        another one: two runs are compared on the same sentences.
         """
-        key = ("test set", served.name, served.version, served.run.language_pair, owner.name)
+        key = ("test set", served.name, served.version, served.run.language_pair, test_set_of.name)
 
         def work(job: AnalysisJob, run: SharedRun) -> None:
             """Translate the test set and judge each sentence; `job.analysis` grows meanwhile."""
-            test_set = self.test_set(owner)
+            # of --test-source, every run has the columns that it reads
+            test_set = self.service.analysis.test_sets.get(served.name) or self.test_set(test_set_of)
             sources = test_set.sources[:MAX_ANALYZED_SENTENCES]
             references = test_set.references[:MAX_ANALYZED_SENTENCES]
             analyzer = TestSetAnalyzer(run, sources, references)
@@ -93,9 +97,10 @@ class AnalysisJobs:
         return self._jobs.get(key, lambda: self._start(served, work))
 
     def diagnose(self, served: ServedRun) -> AnalysisJob:
-        """Return the job that measures the known failures of translation on the first sentences of a run's test set.
+        """Return the job that diagnoses a run; it is started if this is the first request for it.
 
-        It is started if this is the first request for it.
+        A diagnosis measures known failures of translation, such as hallucination, on the first sentences of the run's
+        test set.
         """
         key = ("diagnosis", served.name, served.version, served.run.language_pair)
 
@@ -110,8 +115,11 @@ class AnalysisJobs:
         return self._jobs.get(key, lambda: self._start(served, work))
 
     def _start(self, served: ServedRun, work: Callable[[AnalysisJob, SharedRun], None]) -> AnalysisJob:
-        """Return a new job, whose `work` is called in the thread of analyses; an error is stored in the job."""
-        self.test_set(served)  # raises an error now if there is none
+        """Return a new job, whose `work` is called in the thread of analyses; an error is stored in the job.
+
+        A run without a test set is a RequestError, which is raised here, before the thread begins.
+        """
+        self.test_set(served)
         job = AnalysisJob()
 
         def is_canceled() -> bool:
@@ -137,5 +145,6 @@ class AnalysisJobs:
 
 
 def _validation_set(served: ServedRun) -> NamedTestSet:
-    """Return the validation sentences of a run; a UserError if it has none."""
-    return NamedTestSet(f"validation sentences of {served.name}", *validation_pairs(served.run, MAX_ANALYZED_SENTENCES))
+    """Return the first validation sentences of a run, with references, as a test set; a UserError if it has none."""
+    sources, references = validation_pairs(served.run, MAX_ANALYZED_SENTENCES)
+    return NamedTestSet(f"validation sentences of {served.name}", sources, references)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class NamedTestSet:
 
 @dataclass(frozen=True)
 class AnalysisSettings:
-    """What may be analyzed: `test_set` is None for the validation sentences of each run."""
+    """What may be analyzed: `test_sets` are by the name of the run; without any, the validation sentences of the run."""
 
     enabled: bool = True
-    test_set: NamedTestSet | None = None
+    test_sets: Mapping[str, NamedTestSet] = field(default_factory=dict)

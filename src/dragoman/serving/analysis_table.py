@@ -40,7 +40,7 @@ class AnalysisRequest(ApiRequest):
 
     source: str | None = Field(None, description="Source language, for a multilingual run.")
     target: str | None = Field(None, description="Target language.")
-    compare: str | None = Field(None, description="Another run, whose translations are shown beside.")
+    compare: str | None = Field(None, description="Another run, whose translations are shown beside those of the run.")
     sort: SortName = Field("chrf", description="score: log p per token; difference: of the chrF of both runs.")
     descending: bool = False
     offset: int = Field(0, ge=0)
@@ -59,14 +59,17 @@ class AnalysisRequest(ApiRequest):
 
 
 def outcome(row: Row) -> str:
-    """Return "better", "worse" or "equal": the first run of a row, compared with its second by the sentence's chrF."""
+    """Return "better", "worse" or "equal": how the first run translated a sentence compared with the second, by chrF.
+
+    A row has the sentence as translated by the first run, and by the second one if two runs are compared.
+    """
     first, second = row[0], row[-1]
     difference = first.chrf - second.chrf
     return "equal" if abs(difference) < SCORE_TOLERANCE else "better" if difference > 0 else "worse"
 
 
 def outcome_counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Count the sentences (rows) in which the first of two runs is better or worse than the second, or equal."""
+    """Count the sentences (rows) that the first of two runs translated better or worse than the second, or equally."""
     counts = dict.fromkeys(("better", "worse", "equal"), 0)
     for row in rows:
         counts[outcome(row)] += 1
@@ -74,25 +77,31 @@ def outcome_counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def select_rows(rows: Sequence[Row], request: AnalysisRequest) -> list[Row]:
-    """Return the rows that a request asks for, sorted; equal ones stay in the order of the test set."""
-    text, max_words = request.contains.casefold(), math.inf if request.max_words is None else request.max_words
+    """Return the rows that pass the filters of a request, in the order that it asks for.
+
+    A row is a sentence as translated by one or two runs. Equal rows stay in the order of the test set.
+    """
+    text = request.contains.casefold()
+    max_words = math.inf if request.max_words is None else request.max_words
 
     def is_selected(row: Row) -> bool:
         """Whether a sentence passes all filters; `row` has it as translated by the first and by the second run."""
         first, second = row[0], row[-1]  # the same if there is only one run
-        kinds = {error.kind for sentence in row for error in sentence.errors}
+        error_kinds = {error.kind for sentence in row for error in sentence.errors}
         texts = (first.source, first.reference, *(sentence.translation for sentence in row))
-        different = first.translation != second.translation
+        # the values of a filter that this sentence passes
+        errors = {"", "any" if error_kinds else "none", *error_kinds}
+        outcomes = {"any", outcome(row), "different" if first.translation != second.translation else "any"}
         return (
             request.min_words <= first.source_words <= max_words
-            and (request.error == "" or request.error in kinds or request.error == ("any" if kinds else "none"))
+            and request.error in errors
             and (bool(first.rare_words) or not request.rare)
             and (not text or any(text in other.casefold() for other in texts))
-            and (request.outcome in ("any", outcome(row)) or (request.outcome == "different" and different))
+            and request.outcome in outcomes
         )
 
-    selected = sorted(filter(is_selected, rows), key=lambda row: row[0].index)
-    return sorted(selected, key=SORT_KEYS[request.sort], reverse=request.descending)
+    selected = sorted(filter(is_selected, rows), key=lambda row: row[0].index)  # the order of the test set
+    return sorted(selected, key=SORT_KEYS[request.sort], reverse=request.descending)  # stable: ties keep that order
 
 
 def row_values(row: Row) -> dict[str, Any]:

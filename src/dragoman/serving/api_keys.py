@@ -42,7 +42,7 @@ class ApiKeys:
     """The accepted API keys; without keys, all requests are accepted."""
 
     def __init__(self, keys: Iterable[ApiKey | str] | None = None, required: bool = True) -> None:
-        """Accept these keys; None: accept all requests.
+        """Accept these keys, given as text or with their quotas (`ApiKey`); None: accept all requests.
 
         Unless keys are `required`, requests without a key are accepted, too, and have the limits of the service.
         """
@@ -66,7 +66,7 @@ class ApiKeys:
             raise UserError(
                 f"the file of API keys {path} is empty, so all requests would be rejected: write one key per line"
             )
-        is_yaml = path.suffix in YAML_SUFFIXES or any(
+        is_yaml = path.suffix in YAML_SUFFIXES or any(  # or a line such as "keys:", "- name: newsroom" or "---"
             re.fullmatch(r"keys:\s*(\[.*)?|-\s+\w+:\s.*|---", line) for line in plain
         )
         return _parse_yaml(text, path) if is_yaml else cls(plain)
@@ -108,7 +108,7 @@ def _parse_yaml(text: str, path: Path) -> ApiKeys:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", -1) + 1
+        line = getattr(getattr(error, "problem_mark", None), "line", -1) + 1  # PyYAML counts from 0
         raise UserError(f"the file of API keys {path} is not valid YAML (line {line}): write {example}") from None
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
         raise UserError(f"the file of API keys {path} needs a list 'keys': write {example}")
@@ -136,7 +136,7 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"].strip():
         raise UserError(f"API key {place} must have fields, such as 'name' and 'key', but is {_described(entry)}")
-    api_key, values = f"the API key {entry['name']!r}, {place},", dict(entry)  # in messages
+    api_key, values = f"the API key {entry['name']!r}, {place},", dict(entry)  # `api_key` begins messages
     known = ("key", "sha256", *(field.name for field in fields(ApiKey) if field.name != "digest"))
     for name in entry:
         if name not in known:
@@ -162,5 +162,5 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
 
 
 def _described(entry: Any) -> str:
-    """Describe an invalid entry of a file of keys by the names of its fields: their values may be secret."""
+    """Describe an invalid entry of a file of keys by the names of its fields; their values may be secret."""
     return f"a mapping without 'name' ({', '.join(map(str, entry))})" if isinstance(entry, dict) else "no mapping"

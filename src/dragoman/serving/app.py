@@ -74,6 +74,7 @@ def create_app(
         redoc_url=None,
         generate_unique_id_function=_operation_id,
     )
+    # middleware that is added later sees a request earlier
     app.add_middleware(routes_health.StartupGate, service=service)
     app.add_middleware(RequestGuard, limits=service.limits, metrics=service.metrics)
     if access.cors_origins:
@@ -86,7 +87,7 @@ def create_app(
             expose_headers=["retry-after", ID_HEADER, RUN_HEADER, VERSION_HEADER],
         )
     app.add_middleware(HostCheck, access=access)
-    app.add_middleware(RequestLog, service=service, settings=log or LogSettings())  # the first to see a request
+    app.add_middleware(RequestLog, service=service, settings=log or LogSettings())
     app.include_router(routes_health.routes(service))
     app.include_router(routes_admin.routes(service))
     app.include_router(routes_libretranslate.routes(service))
@@ -116,14 +117,14 @@ def create_app(
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def error_response(_: Request, error: Exception) -> Response:
-        """Answer an exception with JSON: `{"error": message}`."""
+        """Answer a RequestError, a UserError or an HTTPException with JSON: `{"error": message}`."""
         if isinstance(error, RequestError):
             return error.response()
         message = service.public_message(error)
-        status, headers = 400, None
-        if isinstance(error, HTTPException):
+        status, headers = 400, None  # of a UserError
+        if isinstance(error, HTTPException):  # of the framework, such as 404 for an unknown path
             message, status, headers = str(error.detail).lower(), error.status_code, error.headers
-        request_record().error = message
+        request_record().error = message  # for the log
         return JSONResponse({"error": message}, status, headers)
 
     for error_type in (RequestError, UserError, HTTPException):

@@ -18,13 +18,19 @@ class RecentlyUsed(Generic[Key, Value]):
     """A cache that forgets what was used least recently when the total size of its values exceeds `max_size`."""
 
     def __init__(self, max_size: int, size: Callable[[Value], int] = lambda value: 1) -> None:
-        """Keep values up to a total of `max_size`, as `size` measures them; the latest one is kept in any case."""
+        """Keep values up to a total of `max_size`, as `size` measures them (by default 1 each).
+
+        The latest one is kept, however large it is.
+        """
         self.max_size, self.size = max_size, size
         self.values: OrderedDict[Key, Value] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Key, compute: Callable[[], Value]) -> Value:
-        """Return the cached value of a key, or else call `compute` and cache what it returns."""
+        """Return the cached value of a key, or else call `compute` and cache what it returns.
+
+        Values used least recently are dropped if the total size is too large.
+        """
         value = self.values.get(key)
         if value is None:
             value = compute()  # without the lock: it may take long
@@ -44,7 +50,7 @@ class CheckpointCache:
         self._loaded: RecentlyUsed[tuple[str, str], Run] = RecentlyUsed(max_bytes, _weight_bytes)
 
     def open(self, version: str, run: Run, checkpoint: str) -> Run:
-        """Return the run with the weights of one of its checkpoints, for the same languages.
+        """Return the run with the weights of the checkpoint called `checkpoint`, for the same languages.
 
         `version` identifies the run in the cache, and changes when its files change.
         """

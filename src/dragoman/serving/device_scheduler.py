@@ -33,18 +33,21 @@ class DeviceScheduler:
     """
 
     def __init__(self, background_share: float = BACKGROUND_SHARE, clock: Callable[[], float] = time.monotonic) -> None:
-        """Give background work this share of the time while foreground work waits; `clock` returns seconds."""
-        self.credit_per_second = background_share / (1 - background_share)  # of foreground work
+        """Give background work this share of the time (0 to 1) while foreground work waits; `clock` returns seconds."""
+        self.credit_per_second = background_share / (1 - background_share)  # seconds earned per foreground second
         self.clock = clock
         self._lock = threading.Lock()
-        self._holder: Turn | None = None
+        self._holder: Turn | None = None  # that uses the device now
         self._foreground: deque[Turn] = deque()
         self._background: deque[Turn] = deque()
         self._credit = 0.0  # seconds that background work may use although foreground work waits
 
     @contextmanager
     def turn(self, is_background: bool = False) -> Iterator[Turn]:
-        """Wait for the device, and hold it within the context; background work waits until foreground work is done."""
+        """Wait for the device, and hold it within the context.
+
+        Background work waits for foreground work, except for a small share of the time.
+        """
         turn = Turn(is_background)
         self._wait_until_granted(turn)
         try:
@@ -56,13 +59,14 @@ class DeviceScheduler:
     def yield_turn(self, turn: Turn) -> None:
         """Let waiting work use the device if its time has come, and wait to get it back.
 
-        Only background work (`turn.is_background`) gives way: to foreground work when its credit is used up, and to
-        other background work after ROUND_ROBIN_SECONDS.
+        Only background work (`turn.is_background`) gives way: to foreground work when its credit (the seconds that it
+        may hold the device while foreground work waits) is used up, and to other background work after
+        ROUND_ROBIN_SECONDS.
         """
         if not turn.is_background:
             return
         with self._lock:
-            seconds = self.clock() - turn.start
+            seconds = self.clock() - turn.start  # since it got the device
             if self._foreground:
                 if seconds < self._credit:
                     return
@@ -77,13 +81,14 @@ class DeviceScheduler:
             turn.granted.clear()
             (self._background if turn.is_background else self._foreground).append(turn)
             if self._holder is None:
-                self._grant(self._take_next())
+                self._grant(self._take_next())  # at least `turn` waits
         turn.granted.wait()
 
     def _release(self, next_turn: Turn | None = None) -> None:
-        """End the present use of the device, and grant it to `next_turn`, or (None) to the next one in order.
+        """End the present use of the device, and grant it to `next_turn`, or (None) to the next one in order, if any.
 
-        Background work pays for its time with its credit; foreground work earns it some if background work waits.
+        Background work pays for its time with the credit of all background work (the seconds that it may use although
+        foreground work waits). Foreground work adds to this credit if background work waits meanwhile.
         """
         turn, now = self._holder, self.clock()
         assert turn is not None
@@ -102,14 +107,14 @@ class DeviceScheduler:
     def _take_next(self) -> Turn | None:
         """Remove the next turn from its queue; None if nobody waits.
 
-        Foreground work comes first, unless background work has saved up MAX_CREDIT_SECONDS.
+        Foreground work comes first, unless the credit of waiting background work has grown to MAX_CREDIT_SECONDS.
         """
         if self._foreground and not (self._background and self._credit >= MAX_CREDIT_SECONDS):
             return self._foreground.popleft()
         return self._background.popleft() if self._background else None
 
     def _grant(self, turn: Turn | None) -> None:
-        """Let the thread that waits for `turn` use the device, from now on."""
+        """Let the thread that waits for `turn`, which must not be None, use the device from now on."""
         assert turn is not None
         self._holder, turn.start = turn, self.clock()
         turn.granted.set()

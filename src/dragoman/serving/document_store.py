@@ -9,8 +9,8 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-EXPIRY_SECONDS = 30 * 60
-MAX_NAME_CHARACTERS = 100
+EXPIRY_SECONDS = 30 * 60  # for which a translated document can be downloaded
+MAX_NAME_CHARACTERS, MAX_SUFFIX_CHARACTERS = 100, 10  # of a file name before its last dot, and after it
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,20 @@ class DocumentStore:
         with self._lock:
             self._drop_expired()
             self._documents[key] = document
-            while len(self._documents) > 1 and sum(len(d.content) for d in self._documents.values()) > self.max_bytes:
+            # the new document is kept in any case
+            while len(self._documents) > 1 and self._stored_bytes() > self.max_bytes:
                 self._documents.popitem(last=False)
         return key
 
     def get(self, key: str) -> StoredDocument | None:
-        """Return a document; None if there is none with this name, or it has expired."""
+        """Return the document that `add` has stored under the name `key`; None if there is none (any more)."""
         with self._lock:
             self._drop_expired()
             return self._documents.get(key)
+
+    def _stored_bytes(self) -> int:
+        """Return the total size of the stored documents."""
+        return sum(len(document.content) for document in self._documents.values())
 
     def _drop_expired(self) -> None:
         """Remove expired documents, which are at the front because the oldest come first."""
@@ -59,4 +64,4 @@ def safe_file_name(name: str) -> str:
     """Return the name of an uploaded file without folders, special characters and excessive length."""
     base = re.split(r"[/\\]", name)[-1]
     stem, dot, suffix = re.sub(r"[^\w.-]+", "_", base).rpartition(".")
-    return f"{stem.strip('._')[:MAX_NAME_CHARACTERS] or 'document'}{dot}{suffix[:10]}"
+    return f"{stem.strip('._')[:MAX_NAME_CHARACTERS] or 'document'}{dot}{suffix[:MAX_SUFFIX_CHARACTERS]}"

@@ -17,7 +17,10 @@ MAX_SHARED_SEARCHES = 8  # sentences that are searched together before they are 
 
 @dataclass(frozen=True)
 class SharedSearch:
-    """The search for the translation that is inspected. Searches with equal keys are done together, as one batch."""
+    """The search for the translation that is inspected.
+
+    Searches of several requests that have equal keys can be done together, as one batch.
+    """
 
     key: Hashable
     source_ids: Sequence[int]  # tokens of the source
@@ -39,7 +42,7 @@ class InspectionJob(Job[Any]):
         return not self.is_taken and not self.future.done()
 
     def can_join(self, first: InspectionJob) -> bool:
-        """Whether this search can be done together with that of another job."""
+        """Whether the search of this job can be done in one batch with that of `first`: their keys are equal."""
         return self.search is not None and first.search is not None and self.search.key == first.search.key
 
 
@@ -47,7 +50,10 @@ class InspectionQueue(JobQueue[InspectionJob]):
     """Runs inspections; a canceled inspection is skipped, or interrupted between decoding steps."""
 
     def __init__(self, limits: QueueLimits, max_pending: int) -> None:
-        """Allow at most `max_pending` inspections that wait or run, on the device and for the clients of `limits`."""
+        """Allow at most `max_pending` inspections that wait or run.
+
+        `limits` has the device that they use, and what a client may have pending.
+        """
         super().__init__("inspecting", limits, max_pending)
         self._running = 0
 
@@ -62,7 +68,10 @@ class InspectionQueue(JobQueue[InspectionJob]):
         return self.pending >= self.max_queue
 
     async def __call__(self, inspect: Callable[[], Result], cost: int = 1) -> Result:
-        """Call `inspect` in a thread of inspections and return its result; reject it if too many are waiting."""
+        """Call `inspect` in a thread of inspections and return its result; a RequestError if too many are waiting.
+
+        `cost` is an estimate in tokens: inspections of low cost come first.
+        """
         return await self.search_and_inspect(lambda _: inspect(), cost)
 
     async def search_and_inspect(
@@ -76,9 +85,9 @@ class InspectionQueue(JobQueue[InspectionJob]):
 
         Args:
             inspect: computes the inspection; called with the result of `search` if it was done together with those of
-                other inspections, and else with None.
+                other inspections, and else with None: it then searches by itself.
             cost: estimated, in tokens; inspections of low cost come first.
-            search: of the translation; None if there is none to share.
+            search: how the translation is searched for together with those of other inspections; None: it is not.
             render: turns the inspection into the result, such as JSON, while others use the device.
         """
         job = self.submit(InspectionJob(inspect=inspect, cost=cost, search=search, render=render))
@@ -86,7 +95,10 @@ class InspectionQueue(JobQueue[InspectionJob]):
         return result
 
     def take_batch(self, jobs: Sequence[InspectionJob]) -> list[InspectionJob]:
-        """Take the first of the waiting inspections, and others whose searches can be done together with its own."""
+        """Take the first of the waiting inspections, and others whose searches can be done together with its own.
+
+        `jobs` are ordered by rank; at most MAX_SHARED_SEARCHES are taken.
+        """
         first, *others = jobs
         batch = [first, *[job for job in others if job.can_join(first)][: MAX_SHARED_SEARCHES - 1]]
         for job in batch:
@@ -95,9 +107,12 @@ class InspectionQueue(JobQueue[InspectionJob]):
         return batch
 
     def run_batch(self, batch: list[InspectionJob], is_long: bool) -> None:
-        """Search together and inspect one after the other while no translation uses the device, then answer."""
+        """Search for all jobs together, inspect one after the other, and answer their requests.
+
+        The device is held meanwhile, but `is_long` jobs give way to short ones between decoding steps.
+        """
         inspected: list[tuple[InspectionJob, Any]] = []
-        with self.limits.device.turn(is_long) as turn:
+        with self.limits.device.turn(is_background=is_long) as turn:
             with self.use_device(turn, batch):
                 search_results = self._search(batch)
             for job, result in zip(batch, search_results, strict=True):
@@ -108,7 +123,7 @@ class InspectionQueue(JobQueue[InspectionJob]):
                             inspected.append((job, job.inspect(result)))
                 except Exception as error:
                     job.fail(error)
-        for job, result in inspected:
+        for job, result in inspected:  # the device is free again
             self._answer(job, result)
         with self._changed:
             self._running -= len(batch)

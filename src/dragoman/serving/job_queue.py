@@ -16,9 +16,10 @@ from dragoman.serving.device_scheduler import DeviceScheduler, Turn
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.request_record import RequestRecord, request_record
 
-SHORT_COST = 4096  # jobs that cost more run in the background
+MAX_SHORT_COST = 4096  # in tokens; jobs that cost more run in the background
+LONG_COST = MAX_SHORT_COST + 1  # of a job that is to run in the background, whatever it costs
 AGEING_COST_PER_SECOND = 4096  # by which the rank of a waiting job improves
-PRIORITY_COST = 100 * SHORT_COST  # advantage of a job with a priority that is higher by 1
+PRIORITY_COST = 100 * MAX_SHORT_COST  # advantage of a job with a priority that is higher by 1
 
 AnyResult = TypeVar("AnyResult")
 
@@ -39,16 +40,23 @@ class Job(Generic[AnyResult]):
 
     @property
     def is_long(self) -> bool:
-        """Whether the job runs in the background."""
-        return self.cost > SHORT_COST
+        """Whether the job costs so much that it runs in the background, where short jobs can interrupt it."""
+        return self.cost > MAX_SHORT_COST
 
     @property
     def is_waiting(self) -> bool:
-        """Whether some of the work has not begun yet."""
+        """Whether the job stays in the queue: until it is answered or canceled, or all of its work has begun.
+
+        Subclasses know whether work has begun; here it counts as not begun.
+        """
         return not self.future.done()
 
     def rank(self, now: float) -> float:
-        """Return the sort key of the queue, lowest first: the cost, less for jobs that have waited or have priority."""
+        """Return the sort key of the queue, in tokens, lowest first.
+
+        It is the cost of the job and of cheaper jobs of its client (`rank_cost`), reduced by the time that the job has
+        waited until `now` (as in time.monotonic) and by its priority.
+        """
         seconds_waited = now - self.arrival_time
         return self.rank_cost - AGEING_COST_PER_SECOND * seconds_waited - PRIORITY_COST * self.record.priority
 
@@ -59,7 +67,7 @@ class Job(Generic[AnyResult]):
 
     def record_queue_time(self) -> None:
         """Record how long the request has waited; called when work on it begins, and has no effect later."""
-        if self.record.queue_seconds is None:
+        if self.record.queue_seconds is None:  # of the jobs of a request, the first one counts
             self.record.queue_seconds = time.monotonic() - self.arrival_time
 
 
@@ -83,7 +91,10 @@ class JobQueue(Generic[AnyJob]):
     """
 
     def __init__(self, name: str, limits: QueueLimits, max_queue: int) -> None:
-        """Create a queue of at most `max_queue` waiting jobs; `name` names its threads."""
+        """Create a queue of at most `max_queue` waiting jobs; `name` names its threads.
+
+        `limits` has the device that the jobs use, and what a client may have pending.
+        """
         self.name, self.limits, self.max_queue = name, limits, max_queue
         self._changed = threading.Condition()
         self._jobs: list[AnyJob] = []  # in order of arrival
@@ -109,7 +120,7 @@ class JobQueue(Generic[AnyJob]):
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue has reached its maximum number of jobs."""
+        """Whether the queue has reached its maximum number of waiting jobs."""
         return len(self._jobs) >= self.max_queue
 
     def submit(self, job: AnyJob) -> AnyJob:
@@ -131,7 +142,7 @@ class JobQueue(Generic[AnyJob]):
 
     def _take_share(self, job: AnyJob) -> None:
         """Count the cost of a job for its client until it is done; reject it if the client has too much pending."""
-        shares, cost = self.limits.shares, job.cost
+        shares, cost = self.limits.shares, job.cost  # costs that clients have pending; those of this job
         if cost > shares.per_client:
             raise RequestError(
                 400,
@@ -170,7 +181,7 @@ class JobQueue(Generic[AnyJob]):
     # ---- in the threads
 
     def _work(self, is_long: bool) -> None:
-        """Run batches of short or of long jobs until the service closes: the function of the queue's threads."""
+        """Run batches of short or (`is_long`) of long jobs until the queue closes: the function of its two threads."""
         try:
             while batch := self._next_batch(is_long):
                 self.run_batch(batch, is_long)
@@ -182,7 +193,7 @@ class JobQueue(Generic[AnyJob]):
             raise
 
     def _next_batch(self, is_long: bool) -> list[Any] | None:
-        """Wait for the next batch of short or of long jobs; None when the service is closing and no jobs remain."""
+        """Wait for the next batch of short or of long jobs; None when the queue is closing and no jobs remain."""
         with self._changed:
             while True:
                 self._drop_completed()
@@ -191,7 +202,7 @@ class JobQueue(Generic[AnyJob]):
                 if jobs:
                     wait = 0.0 if self._closing else self.delay(jobs)
                     if wait > 0:
-                        self._changed.wait(wait)
+                        self._changed.wait(wait)  # for further jobs, or until these are taken without them
                     elif batch := self.take_batch(jobs):
                         self._drop_completed()
                         return batch
@@ -203,7 +214,8 @@ class JobQueue(Generic[AnyJob]):
     def use_device(self, turn: Turn, jobs: Sequence[AnyJob]) -> Any:
         """Return a context for searches, which between decoding steps let waiting work use the device.
 
-        They raise CanceledError if the requests of all `jobs` were answered or canceled meanwhile.
+        `turn` is their present turn on the device. They raise CanceledError if the requests of all `jobs` were answered
+        or canceled meanwhile.
         """
 
         def on_step() -> None:
@@ -221,9 +233,12 @@ class JobQueue(Generic[AnyJob]):
         return 0.0
 
     def take_batch(self, jobs: Sequence[AnyJob]) -> list[Any]:
-        """Take a batch of the jobs, which are ordered by rank; it may be empty if they were canceled meanwhile."""
+        """Take a batch of the waiting jobs, which are ordered by rank, the first one at least.
+
+        The batch is empty if they were canceled meanwhile.
+        """
         raise NotImplementedError
 
     def run_batch(self, batch: list[Any], is_long: bool) -> None:
-        """Compute the results of a batch, and answer its requests; `is_long`: in the background."""
+        """Compute the results of a batch, and answer its requests; a batch of long jobs gives way to short ones."""
         raise NotImplementedError

@@ -16,7 +16,7 @@ from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service_log import logger
 from dragoman.storage import write_file
 
-QUOTA_SAVE_SECONDS = 5.0
+QUOTA_SAVE_SECONDS = 5.0  # between two writes of the counts to the file
 
 
 def _now() -> datetime:
@@ -32,10 +32,10 @@ class Quotas:
     """
 
     def __init__(self, file: Path | None = None, now: Callable[[], datetime] = _now) -> None:
-        """Continue with the counts in `file`, if it exists; None: begin with zero. `now` returns the time."""
+        """Continue with the counts in `file`, if it exists; None: begin with zero. `now` returns the time (UTC)."""
         self.file, self._now = file, now
         self._lock, self._stopped = threading.Lock(), threading.Event()
-        self._limiters: dict[str, RateLimiter] = {}
+        self._limiters: dict[str, RateLimiter] = {}  # by name of the key
         self._day, self._characters = now().date().isoformat(), Counter[str]()
         self._changed = False
         self._thread = threading.Thread(target=self._save_regularly, name="saving quotas", daemon=True)
@@ -49,7 +49,7 @@ class Quotas:
             self._thread.start()
 
     def close(self) -> None:
-        """Save the counts."""
+        """Stop the thread that saves the counts every few seconds, and save them once more."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -58,31 +58,32 @@ class Quotas:
     def check_rate(self, key: ApiKey) -> None:
         """Count a request with a key; raise a RequestError (429) if it has sent too many per minute."""
         limit = key.requests_per_minute
-        if not limit:
+        if not limit:  # 0: unlimited; None: the service applies its own limit
             return
         limiter = self._limiters.get(key.name)
         if limiter is None or limiter.per_second != limit / 60:  # the limit was changed
             limiter = self._limiters[key.name] = RateLimiter(limit)
-        try:
-            limiter.take(key.name, limiter.per_second)
-        except RequestError as error:
+        if seconds := limiter.take(key.name, limiter.per_second):
             message = f"the API key {key.name!r} may send {limit:,} requests per minute: slow down"
-            raise RequestError(429, message, error.retry_after) from None
+            raise RequestError(429, message, seconds)
 
     def used_characters(self, name: str) -> int:
-        """Return the number of characters that the key with a name has used today."""
+        """Return the number of characters that the key called `name` has used today (UTC)."""
         with self._lock:
             self._begin_day()
             return self._characters[name]
 
     def seconds_until_reset(self) -> float:
-        """Return the seconds until the counts of the day are reset."""
+        """Return the seconds until midnight (UTC), when the counts of the day are reset."""
         now = self._now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
         return (midnight - now).total_seconds()
 
-    def use_characters(self, key: ApiKey, characters: int) -> None:
-        """Count the characters of a request; raise a RequestError (429) if that exceeds the daily quota of the key."""
+    def use_characters(self, key: ApiKey, characters: int) -> str:
+        """Count the characters of a request, and return the day for which they count.
+
+        If that exceeds the daily quota of the key, nothing is counted, and a RequestError (429) is raised.
+        """
         limit = key.characters_per_day
         with self._lock:
             self._begin_day()
@@ -90,7 +91,7 @@ class Quotas:
             if left is None or characters <= left:
                 self._characters[key.name] += characters
                 self._changed = True
-                return
+                return self._day
         raise RequestError(
             429,
             f"the API key {key.name!r} may use {limit:,} characters per day and has {max(0, left):,} left, but the "
@@ -98,11 +99,16 @@ class Quotas:
             retry_after=self.seconds_until_reset(),
         )
 
-    def return_characters(self, key: ApiKey, characters: int) -> None:
-        """Take back the characters of a request that the service failed to answer."""
+    def return_characters(self, key: ApiKey, characters: int, day: str) -> None:
+        """Take back the characters of a request that the service failed to answer, unless their day has ended.
+
+        `day` is the result of `use_characters` for the request.
+        """
         with self._lock:
-            self._characters[key.name] = max(0, self._characters[key.name] - characters)
-            self._changed = True
+            self._begin_day()
+            if day == self._day:
+                self._characters[key.name] -= characters
+                self._changed = True
 
     def save(self) -> None:
         """Write the counts to the file, if there is one and they have changed; a failure is logged."""
@@ -122,7 +128,7 @@ class Quotas:
             self.save()
 
     def _begin_day(self) -> None:
-        """Reset the counts if a new day has begun."""
+        """Reset the counts of characters if a new day has begun (UTC)."""
         day = self._now().date().isoformat()
         if day != self._day:
             self._day, self._characters = day, Counter()
@@ -133,7 +139,7 @@ class Quotas:
         return json.dumps({"day": self._day, "characters": dict(self._characters)}, indent=1) + "\n"
 
     def _read(self, file: Path) -> None:
-        """Continue with the counts in the file, unless they are those of an earlier day; a missing file is none."""
+        """Continue with the counts in the file, unless they are those of an earlier day; a missing file is no error."""
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
             day, counts = document["day"], {str(name): int(n) for name, n in document["characters"].items()}

@@ -23,7 +23,7 @@ from dragoman.serving.service import Service
 
 MAX_ATTEMPTS = 4  # to answer a request whose replicas die
 MAX_FRONTS, FRONT_REQUESTS = 8, 64  # processes of the front, and requests that one of them should have at a time
-HEAD = "node:__internal_head__"  # resource of the first machine: without it there is no cluster
+HEAD_NODE_RESOURCE = "node:__internal_head__"  # that only the head node of a Ray cluster has
 #: entries of an ASGI scope that a replica gets
 SCOPE_KEYS = (
     *("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "root_path"),
@@ -52,7 +52,10 @@ class DocumentHolder(DocumentStore):
     """The translated documents of all replicas, in an actor."""
 
     def add(self, document: StoredDocument) -> str:
-        """Store a document, which expires by the clock of this machine."""
+        """Store a document that a replica, perhaps on another machine, has made, and return its name.
+
+        Its time of expiry is set anew, because the monotonic clocks of machines differ.
+        """
         return super().add(replace(document, expires=time.monotonic() + EXPIRY_SECONDS))
 
 
@@ -60,7 +63,7 @@ class SharedDocuments(DocumentStore):
     """Access of a replica to the documents of all replicas."""
 
     def __init__(self, actor: Any) -> None:
-        """Use an actor of DocumentHolder."""
+        """Use `actor`, the handle of the Ray actor (`DocumentHolder`) that stores the documents of all replicas."""
         self.actor = actor
 
     def add(self, document: StoredDocument) -> str:
@@ -70,7 +73,7 @@ class SharedDocuments(DocumentStore):
         return str(ray.get(self.actor.add.remote(document)))
 
     def get(self, key: str) -> StoredDocument | None:
-        """Return a document; None if there is none with this name, or it has expired."""
+        """Return the document that was stored under the name `key`; None if there is none (any more)."""
         import ray
 
         found: StoredDocument | None = ray.get(self.actor.get.remote(key))
@@ -84,7 +87,14 @@ class RunReplica:
     """
 
     def __init__(self, build: Callable[[], Service], options: ServerOptions, documents: Any, version: str) -> None:
-        """Load the run; Ray replaces the replica if `version`, which is not used here, changes."""
+        """Load the run, and build the application that answers requests.
+
+        Args:
+            build: makes the service with the run.
+            options: host names and log of the application.
+            documents: handle of the actor (`DocumentHolder`) with the translated documents of all replicas.
+            version: of the run; not used here, but Ray replaces the replica if it changes.
+        """
         self.service = build()
         self.service.documents = SharedDocuments(documents)
         self.app = create_app(self.service, options.access, options.log, start=False)
@@ -96,20 +106,20 @@ class RunReplica:
             raise RuntimeError(f"the service is {self.service.readiness}")
 
     async def respond(self, scope: dict[str, Any], body: bytes) -> AsyncIterator[Any]:
-        """Yield the ASGI messages that answer a request."""
+        """Yield the ASGI messages that answer a request, given as an ASGI scope and the whole body."""
         messages: asyncio.Queue[Any] = asyncio.Queue()
         unread = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Any:
-            """Return the body, and then nothing more."""
+            """Return the message with the body; later calls wait forever, as for a client that does not disconnect."""
             return unread.pop() if unread else await asyncio.Event().wait()
 
         answering = asyncio.create_task(self.app(scope, receive, messages.put))
-        answering.add_done_callback(lambda _: messages.put_nowait(None))
+        answering.add_done_callback(lambda _: messages.put_nowait(None))  # ends the loop below
         try:
             while (message := await messages.get()) is not None:
                 yield message
-            await answering
+            await answering  # raises the error of the application, if any
         finally:
             answering.cancel()  # if the client has gone
 
@@ -118,18 +128,21 @@ class Front:
     """Receives requests, and has them answered by a replica; if it dies before it has answered, by another one."""
 
     def __init__(self, replicas: Any, max_bytes: int) -> None:
-        """Use the handle of a deployment of RunReplica, and reject requests with more than `max_bytes`."""
+        """Use `replicas`, the handle of a deployment of RunReplica, and reject requests with more than `max_bytes`."""
         self.replicas = replicas.options(stream=True, method_name="respond")
         self.max_bytes = max_bytes
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request."""
+        """Send a request to a replica, and return its answer; if the replica dies, the next one is asked.
+
+        That is possible only until the first message of the answer: later parts are streamed to the client.
+        """
         from ray.exceptions import RayActorError, WorkerCrashedError
 
         scope, body = {key: request.scope[key] for key in SCOPE_KEYS if key in request.scope}, b""
         scope["path"] = scope["path"].removeprefix(scope.get("root_path", ""))  # replicas need not know their prefix
-        if not scope["path"]:
-            return RedirectResponse(f"{request.url.path}/")  # of the page, whose addresses are relative
+        if not scope["path"]:  # the prefix without a slash, which the relative addresses of the web page need
+            return RedirectResponse(f"{request.url.path}/")
         async for chunk in request.stream():
             body += chunk
             if len(body) > self.max_bytes:
@@ -137,7 +150,7 @@ class Front:
         for attempt in range(MAX_ATTEMPTS):
             messages = self.replicas.remote(scope, body)
             try:
-                start = await anext(messages)
+                start = await anext(messages)  # with status and headers
                 break
             except (RayActorError, WorkerCrashedError):  # nothing has been sent to the client yet
                 if attempt + 1 == MAX_ATTEMPTS:
@@ -148,7 +161,7 @@ class Front:
 
 
 async def _contents(messages: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    """Yield the parts of the body of an answer."""
+    """Yield the parts of the body of an answer, given as ASGI messages after the first one."""
     async for message in messages:
         yield message.get("body", b"")
 
@@ -165,14 +178,15 @@ def deploy(
     port: int = 5000,
     route_prefix: str = "/",
 ) -> Any:
-    """Deploy a service on a Ray cluster, or replace its replicas one after the other; return `ray.serve`.
+    """Deploy a service on a Ray cluster, or replace its replicas one after the other; return the module `ray.serve`.
 
     Args:
-        name: of the application.
-        build: makes the service in a replica.
-        version: of the run.
-        options, replicas: how it is offered, and how often it runs.
-        address: of the cluster; "": that of this machine, or a new one.
+        name: name of the application in Ray Serve.
+        build: makes the service with its run; called in each replica, and once here for its limits.
+        version: of the run; another one than that of a deployed service replaces its replicas.
+        options: host names and log of the service.
+        replicas: how many replicas there are, and what each of them needs.
+        address: HOST:PORT of the cluster; "": that of this machine, or a new one.
         host, port: where every machine of the cluster listens.
         route_prefix: path below which the service is offered.
     """
@@ -201,13 +215,17 @@ def deploy(
         name=f"{name} front",
         autoscaling_config={"min_replicas": 1, "max_replicas": MAX_FRONTS, "target_ongoing_requests": FRONT_REQUESTS},
         max_ongoing_requests=limits.max_connections,
-        ray_actor_options={"num_cpus": 0, "resources": {HEAD: 0.001}},
+        # on the head node, without which there is no cluster; 0.001: any number of fronts fits
+        ray_actor_options={"num_cpus": 0, "resources": {HEAD_NODE_RESOURCE: 0.001}},
     )(Front)
     try:
         max_bytes = limits.max_body_bytes + limits.max_file_bytes
         serve.run(front.bind(run, max_bytes), name=name, route_prefix=route_prefix)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"the service could not be started on the cluster: {first_line(error)}") from None
+        raise UserError(
+            f"the service could not be started on the cluster: {first_line(error)}; 'serve status' shows which "
+            "deployment failed"
+        ) from None
     return serve
 
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 from dragoman.run import Run, StreamedTokens, Translation
 from dragoman.search import SearchConfig
-from dragoman.serving.job_queue import SHORT_COST, CanceledError, Job, JobQueue, QueueLimits
+from dragoman.serving.job_queue import MAX_SHORT_COST, CanceledError, Job, JobQueue, QueueLimits
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
 
-STREAM_INTERVAL = 0.05  # seconds between two parts of a streamed translation
+STREAM_INTERVAL_SECONDS = 0.05  # between two parts of a streamed translation
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How sentences are translated; sentences with equal options share a batch."""
+    """How sentences are translated; sentences of several requests with equal options share a batch."""
 
     search: SearchConfig
     alignment: bool = False
@@ -38,7 +38,7 @@ class DecodeOptions:
         return bool(self.prefix) or self.search.is_random
 
     def cost(self, tokens: int) -> int:
-        """Return the estimated cost of translating this number of source tokens: tokens · (1 + hypotheses).
+        """Return the estimated cost, in tokens, of translating this number of source tokens: tokens · (1 + hypotheses).
 
         The encoder reads every token, and the decoder generates about as many tokens for each hypothesis. A decoding
         step, which is the piece of work after which a long request is interrupted, costs one token per hypothesis.
@@ -59,21 +59,24 @@ class TranslationJob(Job[list[Translation]]):
     results: dict[int, Translation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Estimate the cost."""
+        """Set the cost, by which the queue orders jobs, from the number of source tokens and the search."""
         self.cost = self.options.cost(sum(self.token_counts))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether sentences are not yet in a batch; not if the request was answered or canceled."""
+        """Whether some sentences are not in a batch yet; false if the request was answered or canceled."""
         return not self.future.done() and self.num_batched < len(self.sentences)
 
     @property
     def remaining_tokens(self) -> int:
-        """Number of source tokens of the sentences not yet in a batch."""
+        """Number of source tokens of the sentences that are not in a batch yet; the first `num_batched` are."""
         return sum(self.token_counts[self.num_batched :])
 
     def add_part(self, index: int, part: StreamedTokens) -> None:
-        """Pass a new part of the translation of sentence `index` to `on_tokens`; the last has the whole translation."""
+        """Pass a new part of the translation of sentence `index` to `on_tokens`, which streams it to the client.
+
+        The last part of a sentence has its whole translation, which is stored.
+        """
         if self.on_tokens is not None and not self.future.done():
             self.on_tokens(index, part)
         if part.translation is not None:
@@ -84,7 +87,7 @@ class TranslationJob(Job[list[Translation]]):
         self.results[index] = translation
         if len(self.results) == len(self.sentences):
             with suppress(InvalidStateError):  # the request was canceled
-                self.future.set_result([self.results[i] for i in range(len(self.sentences))])
+                self.future.set_result([self.results[index] for index in range(len(self.sentences))])
 
 
 Batch = list[tuple[TranslationJob, int]]  # jobs with the index of a sentence
@@ -103,12 +106,13 @@ class Batcher(JobQueue[TranslationJob]):
     ) -> None:
         """Create the queue of a run that is served under `name`, with at most `max_queue` waiting requests.
 
-        `limits` has the device and the limits of clients; `batching` says when a batch is full; `metrics` are
-        Prometheus's.
+        `limits` has the device, and what a client may have pending; `batching` says when a batch is full; `metrics` are
+        those of the service for Prometheus.
         """
         super().__init__(f"translating {name}", limits, max_queue)
         self.run, self.run_name, self.batching, self.metrics = run, name, batching, metrics
-        # long requests are interrupted, and engines that are cached belong to one search at a time
+        # Long requests are interrupted by short ones. Search engines, which the run caches, serve one search at a time,
+        # so those of long requests need a cache of their own.
         self.background_run = copy(run)
         if self.background_run.engine_cache is not None:
             self.background_run.engine_cache = {}
@@ -121,7 +125,10 @@ class Batcher(JobQueue[TranslationJob]):
     # ---- in the threads
 
     def delay(self, jobs: Sequence[TranslationJob]) -> float:
-        """Return the seconds until the first of the requests has waited `delay_seconds`; 0 if they fill a batch."""
+        """Return the seconds until the oldest of the jobs has waited `batching.delay_seconds` for others to join it.
+
+        That is 0 if the jobs fill a batch, and negative if the time is over.
+        """
         if sum(job.remaining_tokens for job in jobs) >= self._token_budget(jobs[0].options):
             return 0.0
         return min(job.arrival_time for job in jobs) + self.batching.delay_seconds - time.monotonic()
@@ -129,26 +136,28 @@ class Batcher(JobQueue[TranslationJob]):
     def _token_budget(self, options: DecodeOptions) -> int:
         """Return the maximum number of source tokens of a batch: fewer if a source has many hypotheses (rows).
 
-        On a CPU, a batch costs at most as much as a short request, so that the next ones do not wait for long.
+        On a CPU, a batch costs at most as much as a short request, so that the next ones do not wait for long. A number
+        that the operator has set (`batching.max_tokens`) is used as it is.
         """
         if self.batching.max_tokens:
             return self.batching.max_tokens
         budget = self.run.config.search.batch_tokens // options.search.rows_per_source
         if self.run.device.type == "cpu":
-            budget = min(budget, SHORT_COST // options.cost(tokens=1))
+            budget = min(budget, MAX_SHORT_COST // options.cost(tokens=1))
         return max(1, budget)
 
     def take_batch(self, jobs: Sequence[TranslationJob]) -> Batch:
         """Take sentences of the first request, and then of others with equal options, up to the token budget.
 
-        The batch is empty if all of them were canceled in the meantime.
+        `jobs` are ordered by rank; each has the sentences of a request. The batch is a list of pairs (job, index of a
+        sentence); it is empty if all of them were canceled in the meantime.
         """
         options, batch = jobs[0].options, Batch()
         budget = self._token_budget(options)
         for job in [jobs[0]] if options.needs_own_batch else [job for job in jobs if job.options == options]:
             while job.is_waiting:
                 tokens = job.token_counts[job.num_batched]
-                if batch and tokens > budget:
+                if batch and tokens > budget:  # a sentence that is longer than the budget gets a batch of its own
                     return batch
                 batch.append((job, job.num_batched))
                 job.num_batched += 1
@@ -156,7 +165,10 @@ class Batcher(JobQueue[TranslationJob]):
         return batch
 
     def run_batch(self, batch: Batch, is_long: bool) -> None:
-        """Translate a batch; if that fails, translate each of its requests alone, so that only the faulty one fails."""
+        """Translate a batch; if that fails, translate each of its requests alone, so that only the faulty one fails.
+
+        A batch of long jobs (`is_long`) runs in the background, where short ones interrupt it.
+        """
         start = time.monotonic()
         try:
             self._translate(batch, is_long)
@@ -168,21 +180,25 @@ class Batcher(JobQueue[TranslationJob]):
                 jobs[0].fail(error)
             else:
                 for job in jobs:
-                    self.run_batch([(owner, index) for owner, index in batch if owner is job], is_long)
+                    self.run_batch([entry for entry in batch if entry[0] is job], is_long)
             return
         self.metrics.sentences.labels(self.run_name).inc(len(batch))
         self.metrics.batch_seconds.labels(self.run_name).observe(time.monotonic() - start)
         self.metrics.batch_sentences.labels(self.run_name).observe(len(batch))
 
     def _translate(self, batch: Batch, is_long: bool) -> None:
-        """Translate the sentences of a batch, pairs (request, index of its sentence), and pass on the results."""
+        """Translate the sentences of a batch, pairs (job, index of a sentence of it), and pass the results to the jobs.
+
+        Batches of long jobs (`is_long`) use the device in the background, and a copy of the run with its own engines.
+        """
         jobs = [job for job, _ in batch]
         options = jobs[0].options  # the same for all sentences of a batch
         texts = [job.sentences[index] for job, index in batch]
+        # the prefix is that of the first sentence of the request, which has this batch to itself
         prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
         run = (self.background_run if is_long else self.run).with_languages(*options.languages)
         first_index = batch[0][1] if options.needs_own_batch else 0  # random draws are seeded by the sentence index
-        with self.limits.device.turn(is_long) as turn, self.use_device(turn, jobs):
+        with self.limits.device.turn(is_background=is_long) as turn, self.use_device(turn, jobs):
             for job in jobs:
                 job.record_queue_time()
             if options.is_streamed:
@@ -192,7 +208,7 @@ class Batcher(JobQueue[TranslationJob]):
                     alignment=options.alignment,
                     prefixes=prefixes,
                     first_index=first_index,
-                    interval=STREAM_INTERVAL,
+                    interval=STREAM_INTERVAL_SECONDS,
                 )
                 for number, part in parts:
                     job, index = batch[number]

@@ -32,10 +32,10 @@ class RequestGuard:
 
         A body that is too large or too slow is answered with an error.
         """
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # such as lifespan events of ASGI
             await self.app(scope, receive, send)
             return
-        start, status = time.monotonic(), 500
+        start, status = time.monotonic(), 500  # status if the application raises an error before it answers
 
         async def send_and_record(message: Message) -> None:
             """Send a message of the response, and remember its status."""
@@ -56,12 +56,13 @@ class RequestGuard:
         except _DisconnectedError:
             status = request_record().status = 499  # client closed request
         finally:
+            # the router has stored the route in the scope: its path without values, or "other" for an unknown path
             route = request_record().route = getattr(scope.get("route"), "path", "other")
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.request_seconds.labels(route).observe(time.monotonic() - start)
 
     def _max_bytes(self, scope: Scope) -> int:
-        """Return the largest body in bytes that the route of a request accepts."""
+        """Return the largest body in bytes that is accepted for the path of a request: more for a document."""
         is_upload = scope["path"] == UPLOAD_PATH
         return self.limits.max_file_bytes + MULTIPART_BYTES if is_upload else self.limits.max_body_bytes
 
@@ -88,7 +89,10 @@ class _DisconnectedError(Exception):
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return an ASGI receive function that first delivers `body`, which was read already, then what `receive` does."""
+    """Return an ASGI receive function for a body that was read already.
+
+    It first delivers `body` as one message, and then the messages of `receive`, such as a disconnect.
+    """
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
@@ -105,35 +109,37 @@ class RateLimiter:
     """
 
     def __init__(self, requests_per_minute: int, clients_per_address: int = 1) -> None:
-        """Allow each client this number of requests; it may send those of `BURST_SECONDS` at once. 0: no limit.
+        """Allow each client this number of requests per minute, and at once those of BURST_SECONDS. 0: no limit.
 
-        An address or API key may send those of `clients_per_address` clients.
+        All clients of an address or API key together may send those of `clients_per_address` clients.
         """
         self.per_second, self.clients_per_address = requests_per_minute / 60, clients_per_address
-        # client → (remaining requests, time of the last update)
+        # client or address → (requests that it may send at once, time at which that was true)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, record: RequestRecord) -> None:
-        """Count a request; raise a RequestError (429) if its client, or its address, has sent too many."""
-        if self.per_second:
-            if record.client_id:
-                self.take(record.identity, self.per_second)
-            self.take(record.address_or_key, self.per_second * self.clients_per_address)
+        """Count a request; raise a RequestError (429) if its client, or its address or API key, has sent too many."""
+        if not self.per_second:  # 0: no limit
+            return
+        if record.client_id and (seconds := self.take(record.identity, self.per_second)):
+            limit = f"a client may send {60 * self.per_second:,.0f} per minute (--requests-per-minute)"
+            raise RequestError(429, f"too many requests: {limit}", seconds)
+        shared = self.per_second * self.clients_per_address
+        if seconds := self.take(record.address_or_key, shared):
+            limit = f"all clients of an address or API key may send {60 * shared:,.0f} per minute"
+            raise RequestError(429, f"too many requests: {limit} (--clients-per-address)", seconds)
 
-    def take(self, name: str, per_second: float) -> None:
-        """Count a request of the client or address `name`, which may send `per_second`; a RequestError if too many.
+    def take(self, name: str, per_second: float) -> float:
+        """Count a request of the client or address `name`, which may send `per_second`, and return 0.
 
-        Its bucket has a level, the requests that are left, and the time at which that was true.
+        If it has sent too many, return the seconds until it may send the next one. This is a token bucket: its level is
+        the number of requests that may be sent at once. A request takes 1, and the level rises by `per_second` up to
+        the requests of BURST_SECONDS.
         """
         now, capacity = time.monotonic(), max(1.0, per_second * BURST_SECONDS)
-        level, updated = self._buckets.pop(name, (capacity, now))
+        level, updated = self._buckets.pop(name, (capacity, now))  # stored again below, as the latest one
         level = min(capacity, level + (now - updated) * per_second)
         self._buckets[name] = (level - 1 if level >= 1 else level), now
         while len(self._buckets) > MAX_TRACKED_CLIENTS:
-            self._buckets.popitem(last=False)
-        if level < 1:
-            raise RequestError(
-                429,
-                f"too many requests: a client may send {60 * self.per_second:g} per minute (--requests-per-minute)",
-                retry_after=(1 - level) / per_second,
-            )
+            self._buckets.popitem(last=False)  # that of the client whose last request is the oldest
+        return max(0.0, 1 - level) / per_second  # seconds until the level is 1

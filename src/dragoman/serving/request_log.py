@@ -8,7 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.request_parsing import RequestError
-from dragoman.serving.request_record import REQUEST_ID, RequestRecord, new_request_id, set_request_record
+from dragoman.serving.request_record import REQUEST_ID_PATTERN, RequestRecord, new_request_id, set_request_record
 from dragoman.serving.service import Service
 from dragoman.serving.service_log import LogSettings, log_failure, log_request
 
@@ -24,17 +24,17 @@ class RequestLog:
     """
 
     def __init__(self, app: ASGIApp, service: Service, settings: LogSettings) -> None:
-        """Log the requests to the application `app` of a service; `settings` say what is logged."""
+        """Log the requests to the application `app` of the service; `settings` say what is logged."""
         self.app, self.service, self.settings = app, service, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and log it when it has been answered."""
-        if scope["type"] != "http":
+        """Pass a request on, and log it when it has been answered; an unexpected error is answered with status 500."""
+        if scope["type"] != "http":  # such as lifespan events of ASGI
             await self.app(scope, receive, send)
             return
-        record, started = _new_record(scope), False
+        record, started = _new_record(scope), False  # started: whether headers have been sent
         record.hides_texts = not self.settings.texts
-        set_request_record(record)
+        set_request_record(record)  # for the functions that answer the request
 
         async def send_with_id(message: Message) -> None:
             """Send a message of the response; its headers get the id of the request and the run."""
@@ -59,7 +59,7 @@ class RequestLog:
         finally:
             self.service.active_requests.discard(record)
             if record.status >= 500 and record.on_failure is not None:
-                record.on_failure()
+                record.on_failure()  # such as returning the characters to the quota of an API key
             self._count(record)
             log_request(record, self.settings)
 
@@ -74,12 +74,15 @@ class RequestLog:
 
 
 def _new_record(scope: Scope) -> RequestRecord:
-    """Return the record of a request that has arrived."""
+    """Return the record of a request that has arrived, with its id, method, address and client id.
+
+    The request id is that of its header, or a new one if the header is missing or has forbidden characters.
+    """
     headers = Headers(scope=scope)
     client_request_id = headers.get(ID_HEADER, "")
     address, _port = scope.get("client") or ("", 0)
     return RequestRecord(
-        id=client_request_id if REQUEST_ID.fullmatch(client_request_id) else new_request_id(),
+        id=client_request_id if REQUEST_ID_PATTERN.fullmatch(client_request_id) else new_request_id(),
         method=scope["method"],
         address=address,
         client_id=headers.get("x-client-id", "")[:MAX_CLIENT_ID_CHARACTERS],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from email.message import Message
@@ -33,10 +34,12 @@ class RequestError(Exception):
         self.status, self.message, self.retry_after = status, message, retry_after
 
     def response(self) -> JSONResponse:
-        """Return the HTTP response: the message as JSON, and the seconds after which to retry as a header."""
+        """Return the HTTP response: the message as JSON, and the seconds after which to retry as a header.
+
+        The message is also recorded for the log of requests.
+        """
         request_record().error = self.message
-        # whole seconds, rounded up
-        headers = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
+        headers = {} if self.retry_after is None else {"retry-after": str(max(1, math.ceil(self.retry_after)))}
         return JSONResponse({"error": self.message}, self.status, headers)
 
 
@@ -65,7 +68,7 @@ class RequestFields:
         return key if isinstance(key, str) else None
 
     def validate(self, model: type[Model]) -> Model:
-        """Return the fields as `model`; a RequestError (400) says what is wrong with them."""
+        """Return the fields as an instance of `model`; a RequestError (400) says what is wrong with them."""
         _check_characters(self.values)
         try:
             return model.model_validate(self.values, strict=self.strict)
@@ -74,7 +77,11 @@ class RequestFields:
 
 
 async def read_fields(request: Request) -> RequestFields:
-    """Read the fields of a request from its body (JSON or a form) or its query string."""
+    """Read the fields of a request from its body (JSON or a form), or from its query string if it has no body.
+
+    A form may have further fields in the query string. Values in JSON must have the types of the model (`strict`);
+    those of forms and query strings are text, which is converted.
+    """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
     if not body and content_type != JSON:
@@ -103,16 +110,20 @@ async def read_upload(request: Request, field: str = "file") -> RequestFields:
 
 
 def _multipart(header: str, body: bytes) -> Iterator[tuple[str, str | None, bytes]]:
-    """Yield name, file name (None for other fields) and content of each part of a multipart body."""
-    boundary = Message()
-    boundary["content-type"] = header
-    delimiter = boundary.get_boundary()
-    if not delimiter:
+    """Yield name, file name (None: not a file) and content of each part of a multipart body.
+
+    `header` is the content type of the request, which has the boundary between parts.
+    """
+    message = Message()
+    message["content-type"] = header
+    boundary = message.get_boundary()
+    if not boundary:
         raise RequestError(400, "the form in the body cannot be parsed: its content type has no boundary")
-    parts = (b"\r\n" + body).split(b"\r\n--" + delimiter.encode("latin-1", errors="replace"))
-    if len(parts) > MAX_FORM_FIELDS or len(parts) < 2 or not parts[-1].startswith(b"--"):
+    *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1", errors="replace"))
+    if not end.startswith(b"--"):  # the last boundary is --BOUNDARY--
         raise RequestError(400, "the form in the body cannot be parsed: it is not complete")
-    for part in parts[1:-1]:
+    _check_field_count(len(parts) - 1)
+    for part in parts[1:]:  # without what is before the first boundary
         head, separator, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
         headers = BytesParser(policy=HTTP).parsebytes(head + b"\r\n\r\n", headersonly=True)
         name = headers.get_param("name", header="content-disposition")
@@ -120,6 +131,12 @@ def _multipart(header: str, body: bytes) -> Iterator[tuple[str, str | None, byte
             raise RequestError(400, "the form in the body cannot be parsed: a part has no name")
         file_name = headers.get_filename()
         yield name, file_name, content
+
+
+def _check_field_count(count: int) -> None:
+    """Raise a RequestError if a form has too many fields."""
+    if count > MAX_FORM_FIELDS:
+        raise RequestError(400, f"the form has {count:,} fields, but may have {MAX_FORM_FIELDS:,}: send fewer")
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
@@ -139,10 +156,15 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 
 
 def _parse_form(header: str, content_type: str, body: bytes) -> dict[str, Any]:
-    """Return the fields of a form, URL-encoded or multipart; several fields `q` become a list of texts."""
+    """Return the fields of a form, URL-encoded or multipart; several fields `q` (texts) become a list.
+
+    `header` is the whole content type of the request, with the boundary of a multipart body; `content_type` only FORM
+    or MULTIPART.
+    """
     try:
         if content_type == FORM:
-            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS)
+            _check_field_count(body.count(b"&") + 1)
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict")
         else:
             parser = BytesParser(policy=HTTP)
             # a multipart body has the format of an e-mail
@@ -158,7 +180,7 @@ def _parse_form(header: str, content_type: str, body: bytes) -> dict[str, Any]:
 
 
 def _check_characters(fields: Any) -> None:
-    """Raise a RequestError if a field has a lone surrogate, which JSON can express but UTF-8 cannot."""
+    """Raise a RequestError if a field has a lone surrogate, which JSON can express but UTF-8 cannot, or is too deep."""
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -168,8 +190,11 @@ def _check_characters(fields: Any) -> None:
 
 
 def _invalid_field(error: ValidationError, model: type[BaseModel], fields: dict[str, Any]) -> RequestError:
-    """Return the error (400) that describes the first invalid field of a request, in the words of its `model`."""
-    first_field = error.errors()[0]["loc"][:1]
+    """Return the error (400) that describes the first invalid field of a request.
+
+    `model` is the expected type, which may have its own message for a missing field; `fields` are the values sent.
+    """
+    first_field = error.errors()[0]["loc"][:1]  # its name, the first part of the location
     errors = [details for details in error.errors() if details["loc"][:1] == first_field]
     # a field of several types has an error for each; those deepest in the value belong to the type that nearly fits
     paths = [_field_path(details["loc"], fields) for details in errors]
@@ -190,29 +215,38 @@ def _field_path(location: Sequence[int | str], fields: Any) -> str:
 
     Pydantic adds the name of a type to the location if a field may have several types; it is left out.
     """
-    path = ""
+    path, value = "", fields  # the value at this path
     for number, key in enumerate(location):
-        if isinstance(fields, list) and isinstance(key, int):
+        is_last = number == len(location) - 1  # it may be missing in the value
+        if isinstance(value, list) and isinstance(key, int):
             path += f"[{key}]"
-        elif not number or (isinstance(fields, dict) and (key in fields or number == len(location) - 1)):
+        elif number == 0 or (isinstance(value, dict) and (key in value or is_last)):
             path += f".{key}" if path else str(key)
         else:
             continue  # the name of a type
         try:
-            fields = fields[key]
+            value = value[key]
         except (KeyError, IndexError, TypeError):
-            fields = None
+            value = None
     return path
 
 
 def request_api_key(request: Request, field: str | None) -> str | None:
-    """Return the API key of a request: `field` (its field api_key), or else that of `Authorization: Bearer …`."""
+    """Return the API key of a request: `field` (its field api_key), or else that of `Authorization: Bearer …`.
+
+    None: the request has no key.
+    """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return field or (token.strip() or None if scheme.lower() == "bearer" else None)
+    if field:
+        return field
+    return token.strip() or None if scheme.lower() == "bearer" else None
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[Result], timeout: float) -> Result:
-    """Await `work`, the computation of a response; cancel it if the client disconnects or after `timeout` seconds."""
+    """Await `work`, the computation of a response; cancel it if the client disconnects or after `timeout` seconds.
+
+    A RequestError then has status 499 (client closed request) or 503.
+    """
 
     async def wait_for_disconnect() -> None:
         """Return when the client disconnects."""

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 #: accepted values of the header X-Request-Id
-REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
+REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 
 
 def new_request_id() -> str:
@@ -61,12 +61,12 @@ class RequestRecord:
 
     @property
     def address_or_key(self) -> str:
-        """The address or API key of the request, which several clients may share."""
+        """The API key of the request by name, or its address without one; several clients may share it."""
         return f"key {self.client}" if self.client else f"address {self.address}"
 
     @property
     def identity(self) -> str:
-        """The client, as far as it can be told apart: its API key or address, and its client id if it sends one."""
+        """The client as far as it is known: its API key (by name) or address, and its client id if it sends one."""
         return f"{self.client or self.address}/{self.client_id}"
 
 

@@ -40,7 +40,7 @@ class UsageResponse(BaseModel):
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes /admin/reload and /v1/usage."""
+    """Return the routes /admin/reload (read changed files again) and /v1/usage (of an API key)."""
     router = APIRouter(tags=["Operations"], responses=schemas.ERROR_RESPONSES)
 
     @router.post("/admin/reload", responses={200: {"model": ReloadResponse}, 500: {"model": ReloadResponse}})
@@ -52,10 +52,10 @@ def routes(service: Service) -> APIRouter:
         key = service.authorize(request)
         if key is None or not key.admin:
             raise RequestError(403, "reloading needs an API key with 'admin: true' in the file of --api-keys")
-        results = await asyncio.to_thread(service.reloader.reload)
+        results = await asyncio.to_thread(service.reloader.reload)  # by name of the run or file
         failed = [name for name, result in results.items() if result.result == "failed"]
         error = f"not reloaded: {', '.join(failed)}" if failed else None
-        request_record().error = error or ""
+        request_record().error = error or ""  # for the log
         reloads = {name: ReloadInfo(**asdict(result)) for name, result in results.items()}
         body = ReloadResponse(error=error, reloads=reloads)
         return JSONResponse(body.model_dump(), 500 if failed else 200)

@@ -18,9 +18,9 @@ from dragoman.lens.sentence_errors import ERROR_KINDS
 from dragoman.serving import schemas
 from dragoman.serving.analysis_jobs import AnalysisJob, AnalysisJobs
 from dragoman.serving.analysis_table import AnalysisRequest, Row, outcome_counts, row_values, select_rows
-from dragoman.serving.job_queue import SHORT_COST
+from dragoman.serving.job_queue import LONG_COST
 from dragoman.serving.request_parsing import RequestError
-from dragoman.serving.routes_inspection import NOT_FOUND
+from dragoman.serving.routes_inspection import NOT_FOUND_RESPONSE
 from dragoman.serving.routes_learning import check_tokens
 from dragoman.serving.served_run import ServedRun
 from dragoman.serving.service import Service
@@ -80,18 +80,21 @@ class GradientsResponse(BaseModel):
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes of analyses: test set table, diagnosis, saliency and gradients of a run."""
+    """Return the routes that analyze a run: table of its test set, diagnosis, saliency and gradients."""
     router = APIRouter(prefix="/v1", tags=["Analysis"], responses=schemas.ERROR_RESPONSES)
     jobs = AnalysisJobs(service)
 
     def run_named(name: str, source: str | None = None, target: str | None = None) -> ServedRun:
-        """Return the run with this name for two languages, by default its own; reject unknown runs (404)."""
+        """Return the run called `name`, set to two languages if it is multilingual (None: its default).
+
+        An unknown run is rejected with status 404.
+        """
         try:
             return service.run_by_name(name).for_languages(source, target)
         except RequestError as error:
             raise RequestError(404, error.message) from None
 
-    @router.get("/runs/{name}/analysis", responses=NOT_FOUND)
+    @router.get("/runs/{name}/analysis", responses=NOT_FOUND_RESPONSE)
     async def analysis(request: Request, name: str) -> AnalysisResponse:
         """The test set as a table: translations, scores and errors; the first request starts the analysis.
 
@@ -100,19 +103,19 @@ def routes(service: Service) -> APIRouter:
         """
         fields = await service.accept(request, AnalysisRequest)
         names = [name]
-        if fields.compare and fields.compare != name:
+        if fields.compare and fields.compare != name:  # a second run, shown beside the first
             names.append(fields.compare)
-        runs = [run_named(other, fields.source, fields.target) for other in names]
+        runs = [run_named(run_name, fields.source, fields.target) for run_name in names]
         served = runs[0]
 
         def respond() -> AnalysisResponse:
-            """Read the test set, start analyses, and select the rows."""
+            """Read the test set of the first run, start analyses of all on it, and select the rows."""
             test_set = jobs.test_set(served)
-            return _table(test_set.name, [(run.name, jobs.analyze(run, owner=served)) for run in runs], fields)
+            return _table(test_set.name, [(run.name, jobs.analyze(run, test_set_of=served)) for run in runs], fields)
 
         return await asyncio.to_thread(respond)
 
-    @router.get("/runs/{name}/diagnosis", responses=NOT_FOUND)
+    @router.get("/runs/{name}/diagnosis", responses=NOT_FOUND_RESPONSE)
     async def diagnosis(request: Request, name: str) -> DiagnosisResponse:
         """The known failures of translation, measured on the run; the first request starts the measurement.
 
@@ -142,7 +145,7 @@ def routes(service: Service) -> APIRouter:
 
         return Response(await service.inspect(request, measure), media_type="application/json")
 
-    @router.get("/runs/{name}/gradients", responses=NOT_FOUND | {200: {"model": GradientsResponse}})
+    @router.get("/runs/{name}/gradients", responses=NOT_FOUND_RESPONSE | {200: {"model": GradientsResponse}})
     async def gradients(request: Request, name: str) -> JSONResponse:
         """How far gradients reach in a run, measured on a few validation sentences; null if it has none."""
         service.authorize(request)
@@ -150,15 +153,16 @@ def routes(service: Service) -> APIRouter:
 
         def measure() -> dict[str, Any] | None:
             """Measure the gradients of some short validation sentences."""
-            samples = read_samples(run.member_folders[0])
-            pairs = [(sample.source, sample.reference) for sample in samples[max(samples)]] if samples else []
+            samples = read_samples(run.member_folders[0])  # by step; member_folders: one, or those of an ensemble
+            last_validation = samples[max(samples)] if samples else []
+            pairs = [(sample.source, sample.reference) for sample in last_validation]
             chosen = [pair for pair in pairs if all(0 < len(text.split()) <= MAX_GRADIENT_WORDS for text in pair)]
             if not chosen:
                 return None
             sources, targets = zip(*chosen[:MAX_GRADIENT_SENTENCES])
             return to_jsonable(measure_gradient_reach(run, sources, targets, MAX_GRADIENT_POSITIONS))
 
-        measured = await service.inspect(request, measure, cost=SHORT_COST + 1)  # a long job: short ones come first
+        measured = await service.inspect(request, measure, cost=LONG_COST)  # short jobs come first
         return JSONResponse({"run": name, "gradients": measured})
 
     return router
@@ -167,7 +171,8 @@ def routes(service: Service) -> APIRouter:
 def _table(test_set: str, jobs: list[tuple[str, AnalysisJob]], fields: AnalysisRequest) -> AnalysisResponse:
     """Return the response for the analyses of one or two runs: their states, and the rows that `fields` select.
 
-    `jobs` are names of runs with their analyses. Only sentences that all of them have reached are shown.
+    `test_set` is the name of the test set; `jobs` are names of runs with their analyses. Only sentences that all of
+    them have reached are shown.
     """
     states, analyses = [], [job.analysis for _, job in jobs if job.analysis is not None]
     for name, job in jobs:

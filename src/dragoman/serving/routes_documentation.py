@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader
 
 
 def routes(app: FastAPI, headers: Mapping[str, str]) -> APIRouter:
-    """Return the routes /docs and /spec; `headers` are those of pages."""
+    """Return the routes /docs (a page) and /spec (OpenAPI), which describe `app`; the page is sent with `headers`."""
     router = APIRouter(tags=["Documentation"])
     environment = Environment(loader=PackageLoader("dragoman.serving", "templates"), autoescape=True)
 
@@ -36,9 +36,9 @@ def routes(app: FastAPI, headers: Mapping[str, str]) -> APIRouter:
 
 
 def _groups(description: dict[str, Any], address: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the operations (a method of a path) of an OpenAPI description by their first tag, for the page template.
+    """Return the operations of an OpenAPI description by their first tag, as values for the template of the page.
 
-    `address` is that of the service, for examples.
+    An operation is a method of a path, such as POST /translate. `address` is that of the service, for examples.
     """
     schemas = description.get("components", {}).get("schemas", {})
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -64,14 +64,17 @@ def _groups(description: dict[str, Any], address: str) -> dict[str, list[dict[st
 
 
 def _first_schema(contents: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the first content type of a body; an empty one if there is none."""
+    """Return the schema of the first content type of a body in an OpenAPI description; an empty one if it has none."""
     content: dict[str, Any] = next(iter(contents.values()), {})
     schema: dict[str, Any] = content.get("schema", {})
     return schema
 
 
 def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of an object, or of the items of an array: name, type, description and default."""
+    """Return the fields of a JSON schema of an object, or of the items of an array, for the page.
+
+    Each has name, type, description and default. `schemas` are those that a `$ref` may name.
+    """
     schema = _resolve(schema, schemas)
     if schema.get("type") == "array":
         return _fields(schema.get("items", {}), schemas)
@@ -89,14 +92,14 @@ def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> list[dict[str, A
 
 
 def _resolve(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema in `schemas` that a `$ref` names; a schema that is no reference is returned itself."""
+    """Return the schema in `schemas` that a `$ref` (#/components/schemas/NAME) names, or `schema` if it is none."""
     reference = schema.get("$ref", "")
     resolved: dict[str, Any] = schemas.get(reference.rpartition("/")[2], {}) if reference else schema
     return resolved
 
 
 def _type(field: dict[str, Any]) -> str:
-    """Return the type of a field in words, such as `string or array of string`."""
+    """Return the type of a field, given by its JSON schema, in words such as `string or array of string`."""
     if options := field.get("anyOf") or field.get("oneOf"):
         return " or ".join(dict.fromkeys(_type(option) for option in options))
     if "enum" in field:
@@ -105,7 +108,7 @@ def _type(field: dict[str, Any]) -> str:
         return str(field["$ref"]).rpartition("/")[2]
     if field.get("type") == "array":
         return f"array of {_type(field['items'])}" if "items" in field else "array"
-    return str(field.get("format") if field.get("format") == "binary" else field.get("type", "any"))
+    return "binary" if field.get("format") == "binary" else str(field.get("type", "any"))  # binary: an uploaded file
 
 
 EXAMPLE_BODIES: dict[str, dict[str, Any]] = {
@@ -119,7 +122,10 @@ EXAMPLE_BODIES: dict[str, dict[str, Any]] = {
 
 
 def _example(method: str, path: str, contents: dict[str, Any], address: str) -> str:
-    """Return a command that sends an example request, or '' if there is none."""
+    """Return a curl command that sends an example request, or '' if there is none.
+
+    A GET request whose path has parameters in braces has no example, and a POST request only if EXAMPLE_BODIES has one.
+    """
     if "multipart/form-data" in contents and "application/json" not in contents:
         return f"curl {address}{path} -F file=@page.html -F source=en -F target=de"
     if method == "get":

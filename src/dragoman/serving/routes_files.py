@@ -49,7 +49,7 @@ def routes(service: Service) -> APIRouter:
             raise RequestError(400, f"a document may have {limit:,} characters, but this one has {characters:,}")
         service.count_characters(request, fields.api_key, characters)
         translating = _translate(service, fields, file, document)
-        content = await cancel_on_disconnect(request, translating, service.limits.file_timeout)
+        content = await cancel_on_disconnect(request, translating, service.limits.file_timeout)  # seconds
         stored = StoredDocument(safe_file_name(file.name), document_format.media_type, content)
         url = request.url_for("download_file", filename=service.documents.add(stored))
         return schemas.FileResponse(translatedFileUrl=str(url))
@@ -70,16 +70,17 @@ def routes(service: Service) -> APIRouter:
 async def _translate(service: Service, fields: schemas.FileRequest, file: UploadedFile, document: Document) -> bytes:
     """Return the translated file; one that is in the target language already is returned unchanged.
 
-    `fields` has the languages and options of the request, `document` the parsed text of the file.
+    `fields` has the languages and options of the request, `document` the parsed text of the file, in blocks such as
+    paragraphs.
     """
     source = fields.source
-    if source == "auto":
+    if source == "auto":  # detect it from the beginning of the text
         sample = "\n".join(block.text for block in document.blocks)[: service.limits.max_characters]
         source, _ = service.detect_language(sample, fields.target)
     served = run_or_none(service, source, fields.target)
-    if served is None:
+    if served is None:  # the languages are the same
         return file.content
-    if fields.run is not None:
+    if fields.run is not None:  # the request names a run or route for these languages
         served = service.resolve_run(fields.run, source, fields.target)
     best_version, *_ = await translate_blocks(service, served, document.blocks, Preserve(fields.preserve))
     return await asyncio.to_thread(document.render, best_version, served.target_language)

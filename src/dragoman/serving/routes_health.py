@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service import Service
 
-#: routes that are answered while runs are loaded: they use none
-WITHOUT_RUNS = ("/livez", "/readyz", "/metrics", "/openapi.json", "/")
-PAGE_FOLDER = "/page/"
+#: paths that are answered while runs are loaded, because they use none
+PATHS_WITHOUT_RUNS = ("/livez", "/readyz", "/metrics", "/openapi.json", "/")
+PAGE_FOLDER = "/page/"  # static files of the web page
 
 
 class LivenessResponse(BaseModel):
@@ -29,7 +29,7 @@ class ReadinessResponse(BaseModel):
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes /livez and /readyz."""
+    """Return the routes /livez and /readyz (liveness and readiness probes)."""
     router = APIRouter(tags=["Health"])
 
     @router.get("/livez")
@@ -52,13 +52,13 @@ class StartupGate:
     """ASGI middleware that rejects requests which need a run until the runs are loaded."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        """Guard the application `app` of a service."""
+        """Guard the application `app` of a service until its runs are loaded."""
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with status 503 while the service starts."""
+        """Pass a request on, or answer it with status 503 if it needs a run while the service is loading its runs."""
         path = scope.get("path", "")
-        needs_run = scope["type"] == "http" and path not in WITHOUT_RUNS and not path.startswith(PAGE_FOLDER)
+        needs_run = scope["type"] == "http" and path not in PATHS_WITHOUT_RUNS and not path.startswith(PAGE_FOLDER)
         if needs_run and self.service.readiness == "starting":
             error = RequestError(503, "the service is loading its runs: try again in a moment", retry_after=2)
             await error.response()(scope, receive, send)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -31,14 +32,17 @@ from dragoman.text import split_words
 from dragoman.text.bpe_merges import Pair
 from dragoman.text.bpe_trace import count_words, learn_trace, parse_word_counts
 
-NUM_POSITIONS = 64
-MAX_PAGE_EXAMPLES = 4
+NUM_POSITIONS = 64  # whose encodings are shown
+MAX_PAGE_EXAMPLES = 4  # source sentences to try a run with
+MIN_EXAMPLE_WORDS, MAX_EXAMPLE_WORDS = 4, 14
 MAX_BPE_CHARACTERS, MAX_BPE_MERGES, MAX_BPE_PAIRS = 2000, 200, 24  # of byte-pair encoding on the page
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorResponse, "description": "Unknown run"}}
+NOT_FOUND_RESPONSE: dict[int | str, dict[str, Any]] = {
+    404: {"model": schemas.ErrorResponse, "description": "Unknown run"}
+}
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes of inspections: a sentence, training curves, position encodings and examples of a run."""
+    """Return the routes of inspections, which show how a run works and what it does with a sentence."""
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
 
     @router.post(
@@ -85,13 +89,13 @@ def routes(service: Service) -> APIRouter:
         fields = await service.accept(request, schemas.BPERequest)
         return await service.inspect(request, lambda: _bpe(fields))
 
-    @router.get("/runs/{name}/curves", responses=NOT_FOUND)
+    @router.get("/runs/{name}/curves", responses=NOT_FOUND_RESPONSE)
     async def curves(request: Request, name: str) -> schemas.CurvesResponse:
         """Training curves of a run: loss, quality, learning rate and speed by step."""
         run = service.authorized_run(request, name)
         return schemas.CurvesResponse(run=name, curves=await service.inspect(request, lambda: _curves(run)))
 
-    @router.get("/runs/{name}/positions", responses=NOT_FOUND | {200: {"model": schemas.PositionsResponse}})
+    @router.get("/runs/{name}/positions", responses=NOT_FOUND_RESPONSE | {200: {"model": schemas.PositionsResponse}})
     async def positions(request: Request, name: str) -> Response:
         """Position encodings of a run."""
         model = service.authorized_run(request, name).model
@@ -102,7 +106,7 @@ def routes(service: Service) -> APIRouter:
 
         return Response(await service.inspect(request, inspect), media_type="application/json")
 
-    @router.get("/runs/{name}/examples", responses=NOT_FOUND)
+    @router.get("/runs/{name}/examples", responses=NOT_FOUND_RESPONSE)
     async def examples(request: Request, name: str) -> schemas.ExamplesResponse:
         """A few source sentences to try a run with."""
         run = service.authorized_run(request, name)
@@ -112,18 +116,19 @@ def routes(service: Service) -> APIRouter:
 
 
 def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Awaitable[str]:
-    """Check the limits on the tokens of a sentence, and queue its inspection with a served run; the result is JSON."""
+    """Check the limits on the tokens of a sentence, and queue its inspection with a served run; awaited, it is JSON."""
     run, limits = service.streaming_run(served), service.limits
     translation = None if fields.translation is None else run.target_tokenizer.encode(fields.translation)
     source = _checked_source(service, run, fields.text, fields.features, translation)
     search = None if fields.search is None else service.validate_search(served, fields.search)
-    prefix = fields.prefix
+    prefix = fields.prefix  # of the translation: text, or token ids
     forced_tokens = len(run.target_tokenizer.encode(prefix) if isinstance(prefix, str) else prefix)
 
     def inspect(recorded: tuple[Hypothesis, BeamTree] | None) -> Inspection:
-        """Inspect the sentence, with the result of its search if that is known already.
+        """Inspect the sentence; an inspection with more attention weights than may be sent is a RequestError.
 
-        More attention weights than a response may have are a RequestError.
+        `recorded` is the result of its search (best hypothesis, and tree of all) if it was done together with those of
+        other requests; None: the sentence is searched here.
         """
         inspection = inspect_sentence(
             run,
@@ -145,13 +150,14 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
         return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
 
     source_ids, used_search = run.encode_sources([source])[0], search or run.default_search
-    shared_search = None  # with sentences of other requests, if nothing forces or draws tokens
+    shared_search = None  # a search in one batch with those of other requests, unless tokens are forced or drawn
     if translation is None and not prefix and isinstance(used_search, TokenSearch) and not used_search.is_random:
         shared_search = SharedSearch(
             key=(served.batcher, run.language_pair, used_search),
             source_ids=source_ids,
             search_all=lambda sources: recorded_searches(run, *run.pad_batch(sources), used_search, NO_CONSTRAINTS),
         )
+    # in tokens: the search, unless a translation is given, and the pass through the model that is inspected
     cost = DecodeOptions(used_search).cost(len(source_ids)) if translation is None else len(translation)
     return service.inspections.search_and_inspect(inspect, len(source_ids) + cost, shared_search, render)
 
@@ -159,11 +165,11 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
 def _checked_source(
     service: Service, run: Run, text: str, features: str | None, translation: Sequence[int] | None
 ) -> Source:
-    """Return the source (text with features, if any) of an inspection.
+    """Return the source of an inspection: the text, with its word features such as V;PST if it has any.
 
     A sentence or a translation (token ids) with more than `limits.max_inspected_tokens` is a RequestError.
     """
-    (source,) = run.with_features([text], None if features is None else [features])
+    (source,) = run.with_features([text], None if features is None else [features])  # a batch of one text
     check_token_counts(service, sentence=len(run.encode_sources([source])[0]), translation=len(translation or ()))
     return source
 
@@ -177,8 +183,12 @@ def check_token_counts(service: Service, sentence: int, translation: int) -> Non
 
 
 def _walk(service: Service, served: ServedRun, fields: schemas.WalkRequest) -> Callable[[], str]:
-    """Check the limits on the tokens of a sentence, and return a function that walks through it and returns JSON."""
+    """Check the limits on the tokens of a sentence, and return a function that walks through the model with it.
+
+    The walk follows the prediction of the next target token from layer to layer; the function returns it as JSON.
+    """
     run = service.streaming_run(served)
+    # a language model has no source text: only the target tokens before the prediction are limited
     if fields.text is None and len(fields.tokens) > (limit := service.limits.max_inspected_tokens):
         raise RequestError(400, f"at most {limit} tokens can be followed, but there are {len(fields.tokens):,}")
     text, features = fields.text, fields.features
@@ -233,12 +243,18 @@ def _bpe(fields: schemas.BPERequest) -> schemas.BPEResponse:
 
 
 def _to_json(**response: object) -> str:
-    """Return a response as compact JSON. It is large: call this in the thread of inspections, not the event loop."""
+    """Return the fields of a response as compact JSON, a large text.
+
+    Call this in the thread of inspections: in the event loop, other requests would wait for it.
+    """
     return json.dumps(response, ensure_ascii=False, separators=(",", ":"))
 
 
 def _curves(run: Run) -> list[schemas.TrainingCurve]:
-    """Return the training curves that have finite points, with at most 400 points each."""
+    """Return the training curves of a run as (step, value), without values that are not finite, which JSON lacks.
+
+    A curve with many points is replaced by means of neighboring points; one without points is left out.
+    """
     finite = {
         name: [(float(step), float(value)) for step, value in points if math.isfinite(value)]
         for name, points in training_curves(validation_records(run)).items()
@@ -249,7 +265,9 @@ def _curves(run: Run) -> list[schemas.TrainingCurve]:
 
 
 def _examples(run: Run) -> list[str]:
-    """Return a few different sources of 4 to 14 words from the last validation; none if none was recorded."""
-    samples = read_samples(run.member_folders[0])
-    sources = dict.fromkeys(sample.source for sample in samples[max(samples)]) if samples else {}
-    return [source for source in sources if 4 <= len(split_words(source)) <= 14][:MAX_PAGE_EXAMPLES]
+    """Return a few different short sources from the last validation of a run; none if none was recorded."""
+    samples = read_samples(run.member_folders[0])  # by step; member_folders: one, or those of an ensemble
+    last_validation = samples[max(samples)] if samples else []
+    sources = dict.fromkeys(sample.source for sample in last_validation)  # without duplicates, in order
+    short = (source for source in sources if MIN_EXAMPLE_WORDS <= len(split_words(source)) <= MAX_EXAMPLE_WORDS)
+    return list(islice(short, MAX_PAGE_EXAMPLES))

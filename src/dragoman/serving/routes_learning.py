@@ -17,15 +17,15 @@ from dragoman.lens.training_history import history_checkpoints, inspect_checkpoi
 from dragoman.run import Run
 from dragoman.serving import schemas
 from dragoman.serving.checkpoint_cache import CheckpointCache, RecentlyUsed
-from dragoman.serving.job_queue import SHORT_COST
+from dragoman.serving.job_queue import LONG_COST
 from dragoman.serving.request_parsing import RequestError
-from dragoman.serving.routes_inspection import NOT_FOUND, check_token_counts
+from dragoman.serving.routes_inspection import NOT_FOUND_RESPONSE, check_token_counts
 from dragoman.serving.service import Service
 from dragoman.watch.training_log import TrainingLog
 
 MAX_CHECKPOINT_BYTES = 2_000_000_000  # weights of checkpoints in memory, besides those of the served runs
-MAX_HISTORY_RESPONSES = 512  # that are kept
-MAX_CHECKPOINTS = 48  # of the slider
+MAX_HISTORY_RESPONSES = 512  # responses of /v1/history that are kept
+MAX_CHECKPOINTS = 48  # that the slider of the web page can select
 
 
 #: a report has inline styles, but neither scripts nor resources
@@ -89,12 +89,11 @@ def routes(service: Service) -> APIRouter:
     """Return the routes that show how a run was trained: progress, report, checkpoints, and history of a sentence."""
     router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
     checkpoints = CheckpointCache(MAX_CHECKPOINT_BYTES)
-    responses: RecentlyUsed[str, str] = RecentlyUsed(MAX_HISTORY_RESPONSES)
-    reading = asyncio.Lock()
-
+    responses: RecentlyUsed[str, str] = RecentlyUsed(MAX_HISTORY_RESPONSES)  # of /v1/history, as JSON
+    reading = asyncio.Lock()  # a log is read by one thread at a time
     logs: dict[str, TrainingLog] = {}  # by the name of the run
 
-    @router.get("/runs/{name}/progress", responses=NOT_FOUND | {200: {"model": ProgressResponse}})
+    @router.get("/runs/{name}/progress", responses=NOT_FOUND_RESPONSE | {200: {"model": ProgressResponse}})
     async def progress(request: Request, name: str) -> JSONResponse:
         """The training of a run, which may still be running: its state, curves, warnings and validation sentences."""
         folder = service.authorized_run(request, name).member_folders[0]
@@ -105,7 +104,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(
         "/runs/{name}/report",
-        responses=NOT_FOUND | {200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+        responses=NOT_FOUND_RESPONSE | {200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
         response_class=JSONResponse,  # of errors
     )
     async def report(request: Request, name: str) -> HTMLResponse:
@@ -119,7 +118,7 @@ def routes(service: Service) -> APIRouter:
             text = text.replace(escape(path), name)
         return HTMLResponse(text, headers=REPORT_HEADERS)
 
-    @router.get("/runs/{name}/checkpoints", responses=NOT_FOUND)
+    @router.get("/runs/{name}/checkpoints", responses=NOT_FOUND_RESPONSE)
     async def list_checkpoints(request: Request, name: str) -> CheckpointsResponse:
         """The checkpoints of a run from its first to its last step, for a slider; none of an ensemble."""
         run = service.authorized_run(request, name)
@@ -143,17 +142,16 @@ def routes(service: Service) -> APIRouter:
             known = f"/v1/runs/{served.name}/checkpoints lists those it has"
             raise RequestError(400, f"the run {served.name} has no checkpoint {fields.checkpoint!r}: {known}")
         search = None if fields.search is None else service.validate_search(served, fields.search)
-        version = f"{served.name} {served.version}"
+        version = f"{served.name} {served.version}"  # by which cached checkpoints and responses are found
 
         def inspect() -> str:
-            """Load the checkpoint, if it is not loaded yet, and return its entry of the history as JSON."""
+            """Load the checkpoint, if it is not loaded yet, and return what it makes of the sentence as JSON."""
             run = checkpoints.open(version, served.run, fields.checkpoint)
             entry = inspect_checkpoint(run, steps[fields.checkpoint], fields.text, fields.translation, search)
             return json.dumps({"run": served.name, "entry": to_jsonable(entry)}, ensure_ascii=False)
 
         key = f"{version} {served.run.language_pair} {fields.model_dump_json(exclude={'api_key'})}"
-        cost = SHORT_COST + 1  # a long job: short ones come first
-        text = await service.inspect(request, lambda: responses.get(key, inspect), cost)
+        text = await service.inspect(request, lambda: responses.get(key, inspect), LONG_COST)  # short jobs come first
         return Response(text, media_type="application/json")
 
     return router

@@ -21,11 +21,11 @@ RequestType = TypeVar("RequestType", bound=schemas.DetectRequest)
 
 
 def routes(service: Service) -> APIRouter:
-    """Return LibreTranslate's routes translate, detect, languages, suggest, health and frontend/settings."""
+    """Return the routes of LibreTranslate: translate, detect, languages, suggest, health and frontend/settings."""
     router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
     async def accept(request: Request, model: type[RequestType]) -> RequestType:
-        """Parse a request as `model`, and reject it without text, without a valid API key or above the limits."""
+        """Parse a request as `model`; reject it without text (`q`), without a valid API key or above the limits."""
         fields = await service.accept(request, model)
         if not fields.q:
             raise RequestError(400, model.missing_message.format("q"))
@@ -49,7 +49,8 @@ def routes(service: Service) -> APIRouter:
             language, confidence = service.detect_language("\n".join(texts), fields.target)
             detected = schemas.Detection(language=language, confidence=confidence)
         served = run_or_none(service, detected.language if detected else fields.source, fields.target)
-        results: list[tuple[str, list[str]]] = [(text, []) for text in texts]  # between equal languages
+        # the best translation of each text, and alternatives; the text itself if both languages are the same
+        results: list[tuple[str, list[str]]] = [(text, []) for text in texts]
         if served is not None:
             translating = _translate(service, served, fields)
             results = await cancel_on_disconnect(request, translating, service.limits.timeout)
@@ -100,7 +101,7 @@ def routes(service: Service) -> APIRouter:
             "apiKeys": service.keys.required,
             "keyRequired": service.keys.required,
             "charLimit": service.limits.max_characters,
-            "frontendTimeout": 500,
+            "frontendTimeout": 500,  # milliseconds
             "filesTranslation": True,
             "supportedFilesFormat": document_suffixes(),
             "suggestions": service.suggestions is not None,
@@ -115,27 +116,31 @@ async def _translate(
 ) -> list[tuple[str, list[str]]]:
     """Return the best translation of each text (or HTML page) by a run, and a list of different alternatives."""
     alternatives = fields.alternatives or 0
+    # rendered: the best translations of all texts, then the second-best ones, and so on
     if fields.format != "html":
-        blocks = [MarkedText(text) for text in fields.texts]
+        blocks = [MarkedText(text) for text in fields.texts]  # without markup
         versions = await translate_blocks(service, served, blocks, Preserve(fields.preserve), alternatives)
-        rendered = [[block.text for block in version] for version in versions]  # best versions of all texts first
+        rendered = [[block.text for block in version] for version in versions]
     else:
         documents = [HtmlDocument.parse(text, fields.translate_attributes) for text in fields.texts]
         blocks = [block for document in documents for block in document.blocks]
         rendered = []
         for version in await translate_blocks(service, served, blocks, Preserve(fields.preserve), alternatives):
-            translated = iter(version)
+            translated = iter(version)  # the blocks (paragraphs, headings …) of one document after the other
             rendered.append([document.render([next(translated) for _ in document.blocks]) for document in documents])
     return [(best, [other for other in dict.fromkeys(others) if other != best]) for best, *others in zip(*rendered)]
 
 
 def run_or_none(service: Service, source: str, target: str) -> ServedRun | None:
-    """Return the run for two languages; None if they are the same. Errors have the wording of LibreTranslate."""
+    """Return the run for two languages, or None if they are the same, so that nothing needs to be translated.
+
+    Unless a run is multilingual, errors have the wording of LibreTranslate.
+    """
     codes = [service.language_code(language) for language in (source, target)]
     names = {language.code: language.name for language in service.languages()}
     if codes[0] == codes[1] and codes[0] in names:
         return None
-    if all(not served.is_multilingual for served in service.runs.values()):  # no run is multilingual
+    if not any(served.is_multilingual for served in service.runs.values()):
         for language, code in zip((source, target), codes):
             if code not in names:
                 raise RequestError(400, f"{language} is not supported")

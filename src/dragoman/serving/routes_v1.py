@@ -81,7 +81,7 @@ def routes(service: Service) -> APIRouter:
         options = DecodeOptions(search, alignment=fields.alignment, prefix=fields.prefix)
         (text,) = fields.sources(served.run)
         events = translation_events(service, served, served.split(text, fields.split), options, fields.warnings)
-        # an error of the request is raised here, before the response begins
+        # the first event is awaited here, so that an error of the request is raised before the response begins
         first = await cancel_on_disconnect(request, anext(events), service.limits.timeout)
         return StreamingResponse(server_sent_events(service, events, first), media_type="text/event-stream")
 
@@ -89,7 +89,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _run_info(service: Service, served: ServedRun) -> schemas.RunInfo:
-    """Describe a run for clients: languages, system, checkpoint, size and default search."""
+    """Describe a run for clients: languages, system (architecture), checkpoint, size, routes and default search."""
     run = served.run
     return schemas.RunInfo(
         name=served.name,
@@ -109,8 +109,9 @@ def _run_info(service: Service, served: ServedRun) -> schemas.RunInfo:
 def _text_response(
     served: ServedRun, text: SplitText, translations: Sequence[Translation], has_warnings: bool
 ) -> schemas.TextTranslation:
-    """Return the response for a text: its translation, and that of each sentence, with warnings if requested."""
-    spaces_after = text.gaps_for_language(served.target_language)[1:]  # the first one is before the text
+    """Return the response for a text: its translation, and those of its sentences, with warnings if requested."""
+    # the white space before the text, and after each of its sentences
+    _, *spaces_after = text.gaps_for_language(served.target_language)
     details = [
         schemas.SentenceTranslation.from_translation(
             source, translation, space_after, served.warnings(source, translation) if has_warnings else None

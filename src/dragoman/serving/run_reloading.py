@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dragoman.serving.served_run import ServedRun
     from dragoman.serving.service import Service
 
-WATCH_INTERVAL_SECONDS = 10.0
+WATCH_INTERVAL_SECONDS = 10.0  # between two looks at the files of watched runs
 POLL_SECONDS = 0.05  # between looks at the requests that still use an old version
 GRACE_SECONDS = 10.0  # added to the time limit of requests, after which an old version is closed in any case
 
@@ -51,7 +51,7 @@ class RunSource:
         return run_version(self.folder, self.checkpoint)
 
     def load(self) -> tuple[Run, LanguagePair | None]:
-        """Load the run; return it and its languages."""
+        """Load the run; return it and its languages (None: unknown)."""
         run = self.open_run(self.folder)
         return run, self.pair or infer_language_pair(run)
 
@@ -74,12 +74,15 @@ class RunReloader:
     """
 
     def __init__(self, service: Service) -> None:
-        """Reload the runs of a service, and other files: `file_readers` has functions that read them again, by name."""
+        """Reload the runs of a service, and other files, such as that of API keys.
+
+        Who needs such a file adds a function that reads it again to `file_readers`, by name.
+        """
         self.service = service
         self.file_readers: dict[str, Callable[[], None]] = {}
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._retiring: list[threading.Thread] = []
-        self._failed_versions: dict[str, str] = {}  # by run, so that a watched run is not tried again and again
+        self._failed_versions: dict[str, str] = {}  # by name of the run: not to be tried again and again
 
     def reload(self) -> dict[str, ReloadResult]:
         """Reload all runs and files that have changed; return what became of each. Failures are logged."""
@@ -92,7 +95,7 @@ class RunReloader:
         return results
 
     def watch(self) -> None:
-        """Begin to reload runs as soon as they have a newer version on disk."""
+        """Start a thread that reloads runs when they have a newer version on disk."""
         threading.Thread(target=self._watch, name="watching runs", daemon=True).start()
 
     def close(self) -> None:
@@ -102,7 +105,7 @@ class RunReloader:
             thread.join()
 
     def _watch(self) -> None:
-        """Look for newer versions every few seconds."""
+        """Look for newer versions every few seconds, and load them: the function of the watching thread."""
         self.service.wait_until_started()
         while not self._stopped.wait(WATCH_INTERVAL_SECONDS):
             with self._lock:
@@ -115,7 +118,7 @@ class RunReloader:
         A version that could not be loaded before is tried again only with `retry`.
         """
         name, version = served.name, ""
-        if served.source is None:
+        if served.source is None:  # the service was given a loaded run, whose origin it does not know
             return ReloadResult("unchanged", served.version)
         try:
             version = served.source.version
@@ -130,7 +133,7 @@ class RunReloader:
                 logger.error(f"{name}: version {served.version} stays: {error}", exc_info=traceback)
             self._failed_versions[name] = version
             return ReloadResult("failed", served.version, self.service.public_message(error))
-        if self._stopped.is_set():  # in the meantime
+        if self._stopped.is_set():  # the service was stopped while the run was loaded
             new.batcher.close()
             return ReloadResult("unchanged", served.version)
         self.service.install_run(new)
@@ -150,8 +153,8 @@ class RunReloader:
         return ReloadResult("reloaded")
 
     def _retire(self, served: ServedRun) -> None:
-        """Free an old version of a run in the background, when no request uses it any more."""
-        requests = set(self.service.active_requests)  # later ones get the new version
+        """Start a thread that frees an old version of a run when no request uses it any more."""
+        requests = set(self.service.active_requests)  # these may use it; later ones get the new version
         # the version is passed in a list, from which `_free` takes it, so that the thread does not keep it in memory
         thread = threading.Thread(target=self._free, args=([served], requests), name=f"freeing {served.name}")
         self._retiring = [*(old for old in self._retiring if old.is_alive()), thread]

@@ -13,7 +13,7 @@ from dragoman.serving.served_run import ServedRun
 from dragoman.serving.weighted_routes import RouteBy, WeightedRoute, check_routes
 from dragoman.text.language_names import language_name
 
-TARGET_CONFIDENCE = 50  # above it, a text is taken for one in the target language, which need not be translated
+MIN_TARGET_CONFIDENCE = 50  # in per cent, above which a text is believed to be in the target language already
 
 
 class RunSelector:
@@ -27,14 +27,14 @@ class RunSelector:
         self.detector = LanguageDetector()
 
     def set_routes(self, routes: Iterable[WeightedRoute], names: Iterable[str], route_by: RouteBy = "client") -> None:
-        """Divide the requests to `routes` among runs.
+        """Divide the requests to `routes` among runs by weight.
 
         `names` are those of all runs. The same client, or the same text (`route_by`), always gets the same run.
         """
         self.routes, self.route_by = check_routes(routes, names), route_by
 
     def check_route_languages(self) -> None:
-        """Raise a UserError if the runs of a route have different languages."""
+        """Raise a UserError if the runs of a route, among which its requests are divided, have different languages."""
         for route in self.routes.values():
             first, *others = (self.runs[name] for name in route.weights)
             for other in others:
@@ -45,9 +45,9 @@ class RunSelector:
                     )
 
     def _run_of_route(self, route: WeightedRoute) -> ServedRun:
-        """Return the run that a route selects for the present request, by its client or its texts."""
+        """Return the run that a weighted route selects for the present request, by its texts or its client."""
         record = request_record()
-        by_text = self.route_by == "text" and record.texts
+        by_text = self.route_by == "text" and record.texts  # a request without texts is routed by its client
         return self.runs[route.choose("\n".join(record.texts) if by_text else record.identity)]
 
     def languages(self) -> list[LanguageInfo]:
@@ -62,7 +62,7 @@ class RunSelector:
         ]
 
     def language_code(self, language: str) -> str:
-        """Normalize a language: EN and en-GB become en, unless en-gb is served."""
+        """Normalize the code of a language: EN and en-GB become en, unless a run that is not multilingual has en-gb."""
         code = language.strip().lower().replace("_", "-")
         served_codes = {
             code for served in self.runs.values() if not served.is_multilingual for code in served.pair or ()
@@ -72,7 +72,7 @@ class RunSelector:
     def run_for_languages(self, source: str, target: str) -> ServedRun:
         """Return the run for a language pair: that of the first route for it, or else the first run.
 
-        Languages of multilingual runs may have other codes or names.
+        A multilingual run also knows its languages by other codes or names. If no run has the pair, it is an error.
         """
         language_error: UserError | None = None
         for served in (*map(self._run_of_route, self.routes.values()), *self.runs.values()):
@@ -100,9 +100,10 @@ class RunSelector:
         return _record_run(self.runs[name])
 
     def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
-        """Return the run of this name or route, or the one for these languages, or the only one.
+        """Return the run of this name or route, or (None) the one for these languages, or without them the only one.
 
-        A multilingual run is returned for these languages, or for its default.
+        A multilingual run is set to these languages, or to its default. Without a name and languages, a route to all
+        runs is chosen, if there is one; if there are several runs and no such route, it is a RequestError.
         """
         if name is not None:
             served = self._run_of_route(self.routes[name]) if name in self.routes else self.run_by_name(name)
@@ -121,13 +122,13 @@ class RunSelector:
 
         Only languages that are translated into `target` (None: into any) count, and `target` itself if it is more
         probable than all others together. If nothing is detected, the only source language is returned with confidence
-        0; if there are several, that is a RequestError.
+        0; if there are several, or multilingual runs, it is a RequestError.
         """
         code = None if target is None else self.language_code(target)
         pairs = [served.pair for served in self.runs.values() if not served.is_multilingual and served.pair is not None]
         sources = [pair.source for pair in pairs if code in (None, pair.target)]
         for language, confidence in self.detector(text):
-            if language in sources or (language == code and confidence > TARGET_CONFIDENCE):
+            if language in sources or (language == code and confidence > MIN_TARGET_CONFIDENCE):
                 return language, confidence
         if len(set(sources)) != 1 or any(served.is_multilingual for served in self.runs.values()):
             raise RequestError(400, "the language of the text could not be detected: give it as 'source'")

@@ -19,7 +19,7 @@ def run_version(folder: Path, checkpoint: str) -> str:
     Checkpoints of other libraries are recognized by names, sizes and times of their files.
     """
     folder = resolve_link(folder)
-    digest, names, members = hashlib.sha256(), [], [folder]
+    digest, names, members = hashlib.sha256(), [], [folder]  # names of checkpoints; run folders
     if is_ensemble_folder(folder):
         members = ensemble_members(folder)
         _add_files(digest, [folder / CONFIG_FILE])
@@ -27,15 +27,15 @@ def run_version(folder: Path, checkpoint: str) -> str:
         weights = resolve_link(member / CHECKPOINT_DIR / checkpoint).resolve()
         if is_complete(weights):
             names.append(weights.name)
-            digest.update(f"{tensors_digest(weights, 'model')} ".encode())
+            digest.update(f"{tensors_digest(weights, 'model')} ".encode())  # of the file of weights, model.safetensors
             _add_files(digest, [member / CONFIG_FILE, member / MODEL_FILE, *sorted(member.glob("tokenizer*.json"))])
-        else:
+        else:  # a checkpoint of another library, without a manifest of digests
             _add_times(digest, member)
     return "-".join([*dict.fromkeys(names), digest.hexdigest()[:DIGEST_LENGTH]])
 
 
 def _add_files(digest: hashlib._Hash, paths: list[Path]) -> None:
-    """Add names and contents of small files to a digest; missing files are skipped."""
+    """Update a digest with names and contents of small files; missing files are skipped."""
     for path in paths:
         if path.is_file():
             content = path.read_bytes()
@@ -43,7 +43,7 @@ def _add_files(digest: hashlib._Hash, paths: list[Path]) -> None:
 
 
 def _add_times(digest: hashlib._Hash, path: Path) -> None:
-    """Add names, sizes and times of the files of a folder, or of a single file, to a digest."""
+    """Update a digest with names, sizes and modification times of the files of a folder, or of a single file."""
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns} ".encode())

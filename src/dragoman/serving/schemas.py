@@ -39,14 +39,14 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 class ApiRequest(BaseModel):
     """A request that needs an API key if the service has keys."""
 
-    #: error if a required field is missing
+    #: error if a required field, whose name replaces {}, is missing
     missing_message: ClassVar[str] = "the field '{}' is missing"
 
     api_key: str | None = Field(None, description="API key, if the service needs one.")
 
     @property
     def texts(self) -> list[str]:
-        """All texts of the request: the service limits their number and their characters."""
+        """All texts of the request, which subclasses return; the service limits their number and characters."""
         raise NotImplementedError
 
 
@@ -190,7 +190,7 @@ class RunSelection(RunChoice):
 
 
 def _as_list(texts: str | list[str]) -> list[str]:
-    """Return one text, or several, as a list."""
+    """Return the value of a field that may be one text or a list of texts as a list."""
     return [texts] if isinstance(texts, str) else texts
 
 
@@ -208,13 +208,14 @@ class _TextRequest(RunSelection):
 
     @property
     def texts(self) -> list[str]:
-        """The text or texts to translate, their features, and the prefix of the translation, as far as given."""
+        """The texts to translate, their word features (as one text), and the prefix of the translation, if given."""
         others = ("".join(_as_list(self.features or "")), self.prefix)
         return [*_as_list(self.text), *filter(None, others)]
 
     def sources(self, run: Run) -> list[str]:
-        """The texts as sources of the run: each with its features in front of it, if there are any."""
-        return [str(text) for text in run.with_features(_as_list(self.text), self.features and _as_list(self.features))]
+        """Return the texts as sources of the run: each with its features (such as V;PST) after a tab, if it has any."""
+        features = None if self.features is None else _as_list(self.features)
+        return [str(text) for text in run.with_features(_as_list(self.text), features)]
 
 
 class TranslationRequest(_TextRequest):
@@ -241,7 +242,7 @@ class LensRequest(RunSelection):
 
     @property
     def texts(self) -> list[str]:
-        """The sentence, its features and translation, and the prefix of one, as far as they are given as text."""
+        """The sentence, its features, its translation and the prefix of one, as far as they are given as text."""
         fields = (self.text, self.features, self.translation, self.prefix)
         return [text for text in fields if text and isinstance(text, str)]
 
@@ -395,7 +396,10 @@ class SentenceTranslation(BaseModel):
     def from_translation(
         cls, source: str, translation: Translation, space_after: str, warnings: Sequence[TranslationWarning] | None
     ) -> SentenceTranslation:
-        """Describe the translation of a source sentence and its alternatives, and warnings (None: not requested)."""
+        """Describe the translation of a source sentence with its alternatives.
+
+        `space_after` is the white space before the next sentence; `warnings` None: not requested.
+        """
         n_best = (translation, *translation.alternatives)
         return cls(
             source=source,
@@ -418,10 +422,10 @@ class TranslationResponse(BaseModel):
 
 
 def request_body_schema(model: type[BaseModel], forms: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI description of a request body with the fields of `model`, as JSON and with `forms` as a form.
+    """Return the OpenAPI description of a request body with the fields of `model`, as JSON, and if `forms` as a form.
 
-    FastAPI does not describe it itself, because the service parses bodies with `parse_request`. That forms are accepted
-    is said in words: generators of clients need one content type (openapi-python-client 0.27 to 0.29 omit an import).
+    FastAPI does not describe it itself, because the service parses bodies on its own. That forms are accepted is said
+    in words: generators of clients need one content type (openapi-python-client 0.27 to 0.29 omit an import).
     """
     body: dict[str, Any] = {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}
     if forms:
@@ -430,7 +434,7 @@ def request_body_schema(model: type[BaseModel], forms: bool = False) -> dict[str
 
 
 def upload_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the OpenAPI description of a multipart body with a file and the fields of `model`."""
+    """Return the OpenAPI description of a multipart body with the fields of `model` and a field `file`, an upload."""
     names: dict[str, Any] = {name: {"type": "string"} for name in model.model_fields}
     names["file"] = {"type": "string", "format": "binary"}
     required = [*(name for name, field in model.model_fields.items() if field.is_required()), "file"]

@@ -16,20 +16,21 @@ from dragoman.text.sentences import SplitText
 async def translate_blocks(
     service: Service, served: ServedRun, blocks: Sequence[MarkedText], preserve: Preserve, alternatives: int = 0
 ) -> list[list[MarkedText]]:
-    """Translate blocks of text; return `alternatives` + 1 versions, each of all blocks, the best first.
+    """Translate blocks of text (such as paragraphs) with markup; return `alternatives` + 1 versions of all blocks.
 
-    The second version joins the second-best translations of all sentences, the third the third-best, and so on.
+    The first version joins the best translations of all sentences, the second the second-best ones, and so on.
     `preserve` says what a translation must contain unchanged, such as placeholders.
     """
     options = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
     document = SplitDocument.create(served.run, blocks, preserve)
     sentences = document.sentences
-    split = SplitText(sentences, [""] * (len(sentences) + 1))  # with no white space between them
-    (translations,) = await served.translate([split], options) if sentences else [[]]
+    text = SplitText(sentences, gaps=[""] * (len(sentences) + 1))  # no white space before, between and after them
+    (translations,) = await served.translate([text], options) if sentences else [[]]
     versions = []
     for rank in range(alternatives + 1):
-        ranked = [[translation, *translation.alternatives] for translation in translations]
-        targets = [n_best[min(rank, len(n_best) - 1)].text for n_best in ranked]
+        n_best_lists = [[translation, *translation.alternatives] for translation in translations]
+        # a sentence with fewer translations keeps the last of them
+        targets = [n_best[min(rank, len(n_best) - 1)].text for n_best in n_best_lists]
         to_align = document.sentences_to_align(targets)  # numbers of the sentences whose markup needs a word alignment
         alignments = await service.aligner(
             served.run, [sentences[number] for number in to_align], [targets[number] for number in to_align]

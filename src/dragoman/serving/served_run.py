@@ -36,7 +36,11 @@ class ServedRun:
 
     @property
     def language_codes(self) -> LanguageCodes | None:
-        """The language codes of a multilingual run; None if texts may have codes of their own, as in Marian."""
+        """The codes of the languages that a request to a multilingual run names; None for other runs.
+
+        A model that is not told the source language is treated like other runs, as in Marian, where a text may begin
+        with the code of its target language.
+        """
         codes = self.run.model_framing.languages
         return codes if codes is not None and codes.reads_source_code else None
 
@@ -52,7 +56,7 @@ class ServedRun:
 
     @property
     def directions(self) -> dict[str, list[str]]:
-        """The source languages of the run, with the target languages of each; empty if they are unknown."""
+        """The source languages of the run as codes, with the target languages of each; empty if they are unknown."""
         if self.language_codes is not None:
             return {
                 source: [code for code in self.language_codes.ids if code != source]
@@ -68,36 +72,40 @@ class ServedRun:
         if self.language_codes is None:
             return self
         codes = self.language_codes.with_default(source, target)
-        source_code, target_code = codes.pair(None, None)  # an error if one is missing
+        source_code, target_code = codes.pair(None, None)  # the defaults; a UserError if one is missing
         assert source_code is not None
         run = self.run.with_languages(source_code, target_code)
         return replace(self, run=run, pair=LanguagePair(source_code, target_code))
 
     def with_any_languages(self) -> ServedRun:
-        """Return the run set to some language pair if it has none, so that it can be warmed up."""
+        """Return the run set to some pair of its languages if it is multilingual and has no default.
+
+        It can then translate any text, for example to be warmed up.
+        """
         if self.language_codes is None or self.language_codes.has_default:
             return self
-        source, target = (*self.language_codes.examples, *self.language_codes.examples)[:2]
-        return self.for_languages(source, target)
+        codes = self.language_codes.examples  # all, the best known first
+        return self.for_languages(source=codes[0], target=codes[1] if len(codes) > 1 else codes[0])
 
     def split(self, text: str, split: bool = True) -> SplitText:
-        """Split a text into sentences, or treat it as one sentence."""
+        """Split a text into sentences, or (`split` false) treat it as one sentence."""
         return split_into_sentences(self.run, text) if split else single_sentence(text)
 
     def beam_search(self, n_best: int) -> Beam:
         """Return the run's default beam search, with a beam that is wide enough to return `n_best` translations.
 
-        The beam is at most as large as the vocabulary.
+        The beam is not larger than the vocabulary allows, so fewer may be returned.
         """
         default = self.run.beam_config()
         max_size = max(default.size, self.run.max_beam_size)
         size = min(max(default.size, n_best), max_size)
-        size += -size % default.num_groups  # the next multiple: groups have equal sizes
+        size += -size % default.num_groups  # rounded up to a multiple: the groups of diverse beam search have one size
+        # the search keeps `num_finished` finished hypotheses; None: as many as the beam has
         num_finished = None if n_best > default.max_finished else default.num_finished
         return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
 
     def warnings(self, source: str, translation: Translation) -> list[TranslationWarning]:
-        """Return what is suspicious about the translation of a sentence."""
+        """Return what is suspicious about the translation of a sentence, such as a repetition or an uncovered word."""
         names = LanguageNames() if self.pair is None else LanguageNames(*map(language_name, self.pair))
         return checker_of(self.run).check(source, translation, names)
 
@@ -119,17 +127,17 @@ class ServedRun:
 
         Sentences that belong together, because of a prefix or of random draws, are not divided.
         """
-        token_budget = max(1, self.batcher.limits.shares.per_client // 2 // options.cost(tokens=1))
-        sizes = [len(sentence.encode(errors="replace")) for sentence in sentences]  # in bytes: an upper bound of tokens
-        if options.needs_own_batch or sum(sizes) <= token_budget:
+        max_tokens = max(1, self.batcher.limits.shares.per_client // 2 // options.cost(tokens=1))
+        lengths = [len(sentence.encode(errors="replace")) for sentence in sentences]  # bytes: not below tokens
+        if options.needs_own_batch or sum(lengths) <= max_tokens:
             yield sentences
             return
-        start, size = 0, 0
-        for number, sentence_size in enumerate(sizes):
-            if size and size + sentence_size > token_budget:
+        start, part_length = 0, 0
+        for number, length in enumerate(lengths):
+            if part_length and part_length + length > max_tokens:
                 yield sentences[start:number]
-                start, size = number, 0
-            size += sentence_size
+                start, part_length = number, 0
+            part_length += length
         yield sentences[start:]
 
     def submit(
@@ -146,12 +154,12 @@ class ServedRun:
         if not sentences:
             return None
         token_counts = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
-        options = replace(options, languages=self.run.language_pair)
+        options = replace(options, languages=self.run.language_pair)  # only sentences of equal options share a batch
         job = TranslationJob(sentences=sentences, token_counts=token_counts, options=options, on_tokens=on_tokens)
         return self.batcher.submit(job)
 
     async def result(self, job: TranslationJob) -> list[Translation]:
-        """Wait for the translations of a job. If the caller cancels, the job is dropped from the queue."""
+        """Wait for the translations of a job, and count their tokens; if the caller cancels, the job is dropped."""
         translations = await asyncio.wrap_future(job.future)
         self.count_tokens(sum(job.token_counts), sum(len(translation.tokens) for translation in translations))
         return translations

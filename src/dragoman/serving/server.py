@@ -31,7 +31,7 @@ from dragoman.serving.web_access import WebAccess
 
 #: seconds after which Python switches threads: the event loop needs little time, but often
 THREAD_SWITCH_INTERVAL = 0.0005
-HttpProtocol: Any = AutoHTTPProtocol  # of the installed HTTP parser
+HttpProtocol: Any = AutoHTTPProtocol  # uvicorn's class for HTTP/1.1, with httptools if that is installed, or h11
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,13 @@ def is_loopback(host: str) -> bool:
 
 
 def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
-    """Return a protocol that closes connections on which no complete headers arrive within `timeout` seconds.
+    """Return a protocol class that closes connections on which no complete headers arrive within `timeout` seconds.
 
     uvicorn waits for headers forever. The application itself limits the time for bodies.
     """
 
     class HeaderTimeoutProtocol(HttpProtocol):
+        # uvicorn's attribute `cycle` is the request that is being answered or was answered last, None before the first
         timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -109,7 +110,7 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
 
         def _update_timer(self) -> None:
             """Start the timer while headers are awaited, and stop it while a request is answered."""
-            if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
+            if self.cycle is not None and not self.cycle.response_complete:
                 self._cancel_timer()
             elif self.timer is None:
                 self.timer = self.loop.call_later(timeout, self._close)
@@ -147,13 +148,19 @@ def create_server(
         server_header=False,
         limit_concurrency=service.limits.max_connections,
         timeout_keep_alive=10,
-        timeout_graceful_shutdown=round(service.limits.timeout) + 1,
+        timeout_graceful_shutdown=round(service.limits.timeout) + 1,  # seconds: until the last answer is due
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
         forwarded_allow_ips=list(options.trusted_proxies) or None,
     )
     if tls is not None:
-        service.reloader.file_readers["certificate"] = lambda: None if config.ssl is None else tls.load_into(config.ssl)
+
+        def reload_certificate() -> None:
+            """Read the certificate again for new connections; `config.ssl` is None until uvicorn has started."""
+            if config.ssl is not None:
+                tls.load_into(config.ssl)
+
+        service.reloader.file_readers["certificate"] = reload_certificate
     return ServiceServer(config, service, ready, options.shutdown_delay)
 
 
@@ -171,13 +178,14 @@ def serve(
         service: whose runs are loaded while the server listens already.
         bound: the socket to listen at, from `bind_socket`.
         ready: called when the runs are loaded.
-        options: None: the defaults.
+        options: host names, log and https; None: the defaults.
     """
     options = options or ServerOptions()
     configure_logging(options.log)
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
     server = create_server(service, ready, options)
-    # uvicorn raises the signal that stopped it once more; ignoring it lets the process exit normally
+    # uvicorn handles signals while it runs, and raises the one that stopped it again at its end: it is ignored then, so
+    # that the process exits normally
     previous = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     if hasattr(signal, "SIGHUP"):
         previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, server.handle_hangup)
@@ -186,7 +194,7 @@ def serve(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if server.is_loading:  # the service was stopped before its runs were loaded; a thread cannot be ended otherwise
+    if server.is_loading:  # stopped before the runs were loaded: only the end of the process ends the loading thread
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -213,11 +221,11 @@ class ServiceServer(uvicorn.Server):
         self._had_terminal = _has_terminal()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, then to load the runs."""
+        """Start to listen, then to load the runs in a thread."""
         await super().startup(sockets)
-        if self.started:
+        if self.started:  # it listens
             self._loop = asyncio.get_running_loop()
-            self._watchdog = asyncio.create_task(keep_watchdog_quiet())
+            self._watchdog = asyncio.create_task(keep_watchdog_quiet())  # kept, or it would be garbage-collected
             self._loading.start()
 
     @property
@@ -237,12 +245,15 @@ class ServiceServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._on_loaded)
 
     def _on_loaded(self) -> None:
-        """Report that the service is ready."""
+        """Report to the caller (`ready`) and to systemd that the runs are loaded."""
         self._ready()
         notify_systemd("READY=1")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Finish accepted requests at the first signal; end the process at the second, whatever its threads compute."""
+        """Handle a signal to stop: finish accepted requests at the first one, end the process at the second.
+
+        After the first signal, requests are still accepted for `shutdown_delay` seconds, unless runs are being loaded.
+        """
         if self.should_exit or self._stopping:
             os._exit(128 + sig)  # as a shell reports a signal; the service has nothing to save
         self._stopping = True
@@ -251,7 +262,7 @@ class ServiceServer(uvicorn.Server):
         logger.info("stopping after the accepted requests; Ctrl-C stops at once")
         if self.shutdown_delay and self._loop is not None and not self.is_loading:
             stop = partial(super().handle_exit, sig, frame)
-            self._loop.call_soon_threadsafe(self._loop.call_later, self.shutdown_delay, stop)
+            self._loop.call_soon_threadsafe(self._loop.call_later, self.shutdown_delay, stop)  # stops after the delay
         else:
             super().handle_exit(sig, frame)
 
@@ -270,7 +281,7 @@ class ServiceServer(uvicorn.Server):
 
 
 def _has_terminal() -> bool:
-    """Whether the standard input is a terminal that is open."""
+    """Whether the standard input (file descriptor 0) is a terminal that is open."""
     try:
         return os.isatty(0)
     except OSError:

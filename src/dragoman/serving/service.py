@@ -89,7 +89,7 @@ class Service(RunSelector):
         self._batching = batching or BatchingSettings()
         self._sources: dict[str, RunSource] = {}
         self.reloader = RunReloader(self)
-        self.active_requests: set[RequestRecord] = set()  # that are being answered
+        self.active_requests: set[RequestRecord] = set()  # requests that are being answered
         self._state: Literal["starting", "ready", "stopping"] = "starting"
         self._started = threading.Event()
         for item in runs:
@@ -115,14 +115,22 @@ class Service(RunSelector):
 
     def _unique_name(self, name: str) -> str:
         """Return `name`, or if another run has this name, `name` with a number: name-2, name-3 …"""
-        names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.run_names) + 2))
-        return next(candidate for candidate in names if candidate not in self.run_names)
+        unique_name, number = name, 1
+        while unique_name in self.run_names:
+            number += 1
+            unique_name = f"{name}-{number}"
+        return unique_name
 
     def _served_run(
         self, name: str, run: Run, pair: LanguagePair | None, version: str, source: RunSource | None = None
     ) -> ServedRun:
-        """Return a run with a queue that is not started yet; one that does not translate text is a UserError."""
+        """Return a run with a queue that is not started yet; one that does not translate text is a UserError.
+
+        `pair` are its languages (None: unknown), or the default languages of a multilingual run; `source` says where
+        it can be loaded again.
+        """
         run.check_usage("translate")
+        # its sources are images or speech, or it generates no text
         if run.model.source_features is not None or not run.model.can_generate:
             raise UserError(
                 f"the run {run.folder} does not translate text into text, and only such runs can be served: leave it "
@@ -136,16 +144,16 @@ class Service(RunSelector):
 
     def load_run(self, name: str, source: RunSource) -> ServedRun:
         """Load a run, warm it up, and start its queue; `install_run` then lets it answer requests."""
-        version = source.version  # before it is loaded: the next reload notices a change in the meantime
+        version = source.version  # read before the files, so that the next reload notices a change in the meantime
         run, pair = source.load()
         served = self._served_run(name, run, pair, version, source)
         self._start_run(served)
         return served
 
     def _start_run(self, served: ServedRun) -> None:
-        """Warm a run up, and start its queue.
+        """Translate a text to warm a run up, learn what warnings about translations need, and start its queue.
 
-        The warnings about translations need to know what is usual for the run, such as the ratio of lengths.
+        Such warnings compare a translation with what is usual for the run, such as the ratio of lengths.
         """
         with self.device.turn():
             served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
@@ -193,7 +201,7 @@ class Service(RunSelector):
 
     @property
     def readiness(self) -> Literal["ready", "starting", "stopping", "full"]:
-        """Whether requests are accepted: not while runs are loaded, all queues are full, or the service stops."""
+        """Whether requests are accepted: not while runs are being loaded, all queues are full, or the service stops."""
         if self._state == "ready" and all(served.batcher.is_full for served in self.runs.values()):
             return "full"
         return self._state
@@ -211,12 +219,12 @@ class Service(RunSelector):
     # ---- limits
 
     def reject_if_full(self) -> None:
-        """Reject a request before parsing it if all queues are full."""
+        """Reject a request (503) before it is parsed if the queues of all runs are full."""
         if all(served.batcher.is_full for served in self.runs.values()):
             raise RequestError(503, "too many requests are waiting already: try again in a moment", retry_after=1)
 
     async def accept(self, request: Request, model: type[RequestType]) -> RequestType:
-        """Return the fields of a request as `model`, and count its characters.
+        """Return the fields of a request as `model`, and count its characters for the quota of its API key.
 
         It is rejected without a valid API key, above the rate limit or a quota, with invalid fields or too much text.
         """
@@ -224,6 +232,7 @@ class Service(RunSelector):
         if len(fields.texts) > self.limits.max_texts:
             raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(fields.texts):,}")
         characters, limit = sum(map(len, fields.texts)), self.limits.max_characters
+        # for the log, and for routes that divide requests among runs by their texts
         request_record().texts, request_record().characters = fields.texts, characters
         if characters > limit:
             raise RequestError(400, f"a request may have {limit:,} characters, but has {characters:,}")
@@ -231,14 +240,14 @@ class Service(RunSelector):
         return fields
 
     async def read_authorized(self, request: Request, reading: Awaitable[RequestFields]) -> RequestFields:
-        """Await `reading`, and return the fields that it reads from the request.
+        """Await `reading`, and return the fields that it reads from the request; reject it without a valid API key.
 
-        A client without a valid API key gets the error about the key, not one about its fields.
+        A client without a valid key gets the error about the key, not one about fields that cannot be read.
         """
         try:
             fields = await reading
         except RequestError:
-            self.authorize(request)
+            self.authorize(request)  # raises the error about the key, if that is missing or invalid
             raise
         self.authorize(request, fields.api_key)
         return fields
@@ -246,21 +255,23 @@ class Service(RunSelector):
     def count_characters(self, request: Request, key: str | None, characters: int) -> None:
         """Count the characters of an authorized request; reject it if that exceeds the daily quota of its API key.
 
-        `key` is the key of the request, if it has one as a field. A request that the service fails to answer does not
-        count.
+        `key` is the field api_key of the request, which may also have the key in a header. A request that the service
+        fails to answer does not count.
         """
         record, api_key = request_record(), self.keys.find(request_api_key(request, key))
         record.characters = characters
         if api_key is not None:
-            self.quotas.use_characters(api_key, characters)
-            record.on_failure = lambda: self.quotas.return_characters(api_key, characters)
+            day = self.quotas.use_characters(api_key, characters)
+            record.on_failure = lambda: self.quotas.return_characters(api_key, characters, day)
         self.metrics.characters.inc(characters)
 
     def authorize(self, request: Request, key: str | None = None) -> ApiKey | None:
-        """Reject requests without a valid API key (`key` or in their header) or above the rate limit of the client.
+        """Reject a request without a valid API key (403), or above the rate limit of its client or key (429).
+
+        The key is `key` (the field api_key), or else that of the header.
 
         Returns:
-            The key of the request; None without one.
+            The key of the request with its quotas and rights; None if it has none and needs none.
         """
         key, record = request_api_key(request, key), request_record()
         api_key = self.keys.find(key)
@@ -270,7 +281,7 @@ class Service(RunSelector):
             self.rate_limiter.check(record)
             return None
         record.client, record.priority = api_key.name, api_key.priority
-        if api_key.requests_per_minute is None:
+        if api_key.requests_per_minute is None:  # the key has the limit of the service
             self.rate_limiter.check(record)
         else:
             self.quotas.check_rate(api_key)
@@ -285,15 +296,19 @@ class Service(RunSelector):
             raise RequestError(404, error.message) from None
 
     async def inspect(self, request: Request, compute: Callable[[], Result], cost: int = 1) -> Result:
-        """Call `compute` in a thread of inspections until it ends, times out or the client disconnects.
+        """Call `compute` in a thread of inspections, and return its result.
 
-        `cost` is an estimate in tokens: inspections of low cost come first.
+        It is stopped when it takes longer than `limits.timeout` or the client disconnects. `cost` is an estimate in
+        tokens: inspections of low cost come first.
         """
         return await cancel_on_disconnect(request, self.inspections(compute, cost), self.limits.timeout)
 
     @asynccontextmanager
     async def stream_slot(self) -> AsyncIterator[None]:
-        """Count a streamed translation within the context; if there are too many, wait a moment, then reject it."""
+        """Count a streamed translation of the present request within the context.
+
+        If too many are streamed, wait up to `limits.stream_wait` seconds for one to end, then reject the request (503).
+        """
         record, deadline = request_record(), time.monotonic() + self.limits.stream_wait
         while exceeded := self.streams.acquire(record, 1):
             if time.monotonic() > deadline:
@@ -315,18 +330,19 @@ class Service(RunSelector):
     def validate_search(self, served: ServedRun, description: dict[str, Any]) -> SearchConfig:
         """Parse the search of a request, such as {"kind": "Beam", "size": 8}, and check its limits.
 
-        Searches that use other runs, or whose cost has no bound, are rejected.
+        A search is rejected if it uses other runs (such as a language model), if its cost has no bound (exact search),
+        or if it has more hypotheses or longer translations than allowed.
         """
         search = search_from_dict(description, "the field 'search'")
         if search.other_runs or not search.is_bounded:
             kind = type(search).__name__
             raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
         max_tokens = max(served.run.config.search.max_target_length, DEFAULT_MAX_LENGTH)
-        max_rows = self.limits.max_hypotheses
+        max_hypotheses = self.limits.max_hypotheses
         for token_search in search.token_searches:  # itself, or those that find its candidates
-            rows, length = token_search.rows_per_source, token_search.length_limit.max or 0
-            if rows > max_rows:
-                raise RequestError(400, f"a search may have {max_rows} hypotheses, not {rows:,}")
+            hypotheses, length = token_search.rows_per_source, token_search.length_limit.max or 0  # 0: not given
+            if hypotheses > max_hypotheses:
+                raise RequestError(400, f"a search may have {max_hypotheses} hypotheses, not {hypotheses:,}")
             if length > max_tokens:
                 raise RequestError(
                     400, f"translations may have {max_tokens:,} tokens, but the search allows {length:,}"
@@ -334,7 +350,10 @@ class Service(RunSelector):
         return search
 
     def search_for(self, served: ServedRun, description: dict[str, Any] | None, n_best: int | None) -> SearchConfig:
-        """Return the search of a request: the one it describes, a beam search for `n_best`, or the run's default."""
+        """Return the search of a request: that of its `description`, a beam search for `n_best`, or the default one.
+
+        Giving both is an error.
+        """
         if description is not None and n_best is not None:
             raise RequestError(400, "'n_best' and 'search' cannot be combined: set n_best in the search")
         if n_best is not None:
@@ -345,7 +364,10 @@ class Service(RunSelector):
         return served.run.default_search if description is None else self.validate_search(served, description)
 
     def streaming_run(self, served: ServedRun) -> Run:
-        """Return a copy of the run, with the same weights, whose searches may go on in between those of batches."""
+        """Return a copy of the run, with the same weights, for a search that takes turns with those of batches.
+
+        It has no cached search engines, because the batches use those of the run.
+        """
         run = copy(served.run)
-        run.engine_cache = None  # cached engines belong to one search at a time
+        run.engine_cache = None  # a cached engine serves one search at a time; None: a new one for each search
         return run

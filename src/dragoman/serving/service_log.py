@@ -18,8 +18,8 @@ LogFormat = Literal["text", "json"]
 logger = logging.getLogger("dragoman.serving")
 #: routes that are asked often, and files of the page: only their failures are logged
 UNLOGGED_ROUTES = ("/livez", "/readyz", "/health", "/metrics", "/", "/page/{name}")
-#: errors whose messages do not quote the request; messages of other errors may contain user text
-LOGGED_ERRORS = (403, 429)
+#: statuses below 500 whose messages do not quote the request; messages of others may contain its text
+LOGGED_ERROR_STATUSES = (403, 429)
 HIDDEN_TEXT = "[text]"
 MIN_HIDDEN_CHARACTERS = 4  # shorter parts of a text say nothing, but occur in messages of their own accord
 
@@ -42,14 +42,17 @@ class LogSettings:
 
 
 def configure_logging(settings: LogSettings) -> None:
-    """Send the messages of the service, its server and Python's warnings to standard error in the chosen format."""
+    """Send the messages of the service, of uvicorn and of Python's warnings to standard error in the chosen format.
+
+    Messages of level INFO are shown for the service only, and not if it is `quiet`.
+    """
     handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
     logging.captureWarnings(True)
     for name in (logger.name, "uvicorn.error", "py.warnings"):
-        target = logging.getLogger(name)
-        target.handlers, target.propagate = [handler], False
-        target.setLevel(logging.WARNING if settings.quiet or target is not logger else logging.INFO)
+        source = logging.getLogger(name)
+        source.handlers, source.propagate = [handler], False
+        source.setLevel(logging.WARNING if settings.quiet or source is not logger else logging.INFO)
 
 
 class StderrHandler(logging.Handler):
@@ -66,7 +69,7 @@ class TextFormatter(logging.Formatter):
     """Time, level of warnings and errors, message, and the fields of a request as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a message, and the lines of its traceback if it has one."""
+        """Return the line of a message with the fields of its request, and the lines of its traceback if it has one."""
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
         fields = {name: value for name, value in _fields(record).items() if value not in (None, "", [])}
         parts = [f"{level}{record.getMessage()}"]
@@ -91,33 +94,40 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """Return the traceback of a log record without the private texts of the request; "" if it has no traceback."""
+    """Return the traceback of a log record; "" if it has none.
+
+    Texts of the request that are private (`hidden_texts` of the record, see `log_failure`) are replaced by [text].
+    """
     text = formatter.formatException(record.exc_info) if record.exc_info else ""
     return hide_texts(text, getattr(record, "hidden_texts", ()))
 
 
 def _timestamp(seconds: float) -> str:
-    """Format a time as in 2026-01-31T23:59:59.999Z."""
+    """Format a time, given in seconds since 1970, as in 2026-01-31T23:59:59.999Z."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{int(seconds % 1 * 1000):03d}Z"
 
 
 def _text_value(value: Any) -> str:
     """Format the value of a field for a line of text; lists, and texts with spaces, quotation marks or =, as JSON."""
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return text if re.fullmatch(r'[^\s"=]+', text) and isinstance(value, str | int | float) else json.dumps(value)
+    is_plain = isinstance(value, str | int | float) and re.fullmatch(r'[^\s"=]+', text)
+    return text if is_plain else json.dumps(value)
 
 
 def hide_texts(message: str, texts: Any) -> str:
     """Replace private texts (those of a request, their lines and their sentences) in a message by [text]."""
     parts = {part.strip() for text in texts for part in (text, *re.split(r"(?<=[.!?])\s+|\n", text))}
     for part in sorted(parts, key=len, reverse=True):  # longest first: a sentence may contain another one
-        if len(part) >= MIN_HIDDEN_CHARACTERS:
+        if len(part) >= MIN_HIDDEN_CHARACTERS:  # as it is, and as repr() quotes it in a traceback
             message = message.replace(part, HIDDEN_TEXT).replace(repr(part)[1:-1], HIDDEN_TEXT)
     return message
 
 
 def log_request(record: RequestRecord, settings: LogSettings) -> None:
-    """Log a request that was answered with success or an error; those of UNLOGGED_ROUTES only with an error."""
+    """Log a request that was answered; of routes such as /livez, which are asked often, only errors.
+
+    Texts of the request, and messages that may quote them, are logged only if the `settings` say so.
+    """
     if not logger.isEnabledFor(logging.INFO) or (record.route in UNLOGGED_ROUTES and record.status < 400):
         return
     fields: dict[str, Any] = {
@@ -132,7 +142,7 @@ def log_request(record: RequestRecord, settings: LogSettings) -> None:
         "characters": record.characters,
         "client": record.client or (record.address if settings.addresses else "") or None,
     }
-    if record.error and (settings.texts or record.status >= 500 or record.status in LOGGED_ERRORS):
+    if record.error and (settings.texts or record.status >= 500 or record.status in LOGGED_ERROR_STATUSES):
         fields["error"] = record.error
     if settings.texts and record.texts:
         fields["texts"] = [*record.texts]
@@ -140,7 +150,11 @@ def log_request(record: RequestRecord, settings: LogSettings) -> None:
 
 
 def log_failure(record: RequestRecord) -> None:
-    """Log the exception that is being handled, with the id of its request; texts of the request are replaced."""
+    """Log the exception that is being handled, with the id, route and run of its request.
+
+    If texts of requests are not logged (`hides_texts`), the formatter of the log replaces them in the traceback by
+    [text].
+    """
     fields = {"request_id": record.id, "route": record.route, "run": record.run or None}
     hidden = record.texts if record.hides_texts else ()
     logger.exception("the service failed", extra={"fields": fields, "hidden_texts": hidden})

@@ -35,7 +35,7 @@ class ServiceLimits:
     max_connections: int = 1000
 
     def __post_init__(self) -> None:
-        """Raise a UserError unless all limits are positive; two of them may be 0."""
+        """Raise a UserError unless all limits are positive; the rate of requests and the alternatives may be 0."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("requests_per_minute", "max_alternatives"):
@@ -53,7 +53,7 @@ class BatchingSettings:
     delay_seconds: float = 0.005
 
     def __post_init__(self) -> None:
-        """Raise a UserError if a setting is out of range."""
+        """Raise a UserError unless `max_tokens` is at least 1 or None, and `delay_seconds` from 0 to 10."""
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UserError(f"the largest number of tokens of a batch must be at least 1, but is {self.max_tokens}")
         if not 0 <= self.delay_seconds <= 10:

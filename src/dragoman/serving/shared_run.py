@@ -23,35 +23,41 @@ class SharedRun(Run):
         `is_canceled` is called before every chunk of sentences; True stops the work with a CanceledError.
         """
         vars(self).update(vars(run))  # instead of the constructor of Run: nothing is loaded again
-        self.engine_cache = None  # cached engines belong to one search at a time
+        self.engine_cache = None  # an engine that `run` caches serves one search at a time; None: a new one for each
         self.scheduler, self.is_canceled = scheduler, is_canceled
 
-    def _chunks(self, *columns: Sequence[Any]) -> Iterator[list[Sequence[Any]]]:
-        """Yield CHUNK_SENTENCES rows of the columns at a time, and hold the device until the next are requested."""
-        for start in range(0, len(columns[0]), CHUNK_SENTENCES):
+    def _chunks(self, *columns: Sequence[Any] | None) -> Iterator[list[Any]]:
+        """Yield CHUNK_SENTENCES rows of the columns at a time, and hold the device until the next ones are requested.
+
+        `columns` are parallel sequences, such as sources and targets; one that is None stays None in every chunk.
+        Meanwhile, searches give way to requests between decoding steps. A CanceledError ends the work.
+        """
+        num_rows = next(len(column) for column in columns if column is not None)
+        for start in range(0, num_rows, CHUNK_SENTENCES):
             if self.is_canceled():
                 raise CanceledError
             with self.scheduler.turn(is_background=True) as turn, preemptible(partial(self.scheduler.yield_turn, turn)):
-                yield [column[start : start + CHUNK_SENTENCES] for column in columns]
+                yield [None if column is None else column[start : start + CHUNK_SENTENCES] for column in columns]
 
     def translate(self, texts: Sequence[Any], *args: Any, **options: Any) -> list[Translation]:
-        """Translate as `Run.translate` does, but in chunks, between which others use the device."""
+        """Translate as `Run.translate` does, but in chunks of sentences, between which requests use the device."""
         return [
             result for (chunk,) in self._chunks(list(texts)) for result in Run.translate(self, chunk, *args, **options)
         ]
 
     def score(self, sources: Sequence[Any] | None, targets: Sequence[str], **options: Any) -> list[ScoredText]:
-        """Score as `Run.score` does, but in chunks, between which others use the device."""
-        if sources is None:
-            return Run.score(self, None, targets, **options)
+        """Score as `Run.score` does, but in chunks of sentence pairs, between which requests use the device."""
         return [result for chunk in self._chunks(sources, targets) for result in Run.score(self, *chunk, **options)]
 
     def align(self, sources: Sequence[Any], targets: Sequence[str], **options: Any) -> list[Alignment] | None:
-        """Align as `Run.align` does, but in chunks, between which others use the device."""
+        """Align as `Run.align` does, but in chunks of sentence pairs, between which requests use the device.
+
+        The result is None if the model cannot align words.
+        """
         alignments: list[Alignment] = []
         for chunk in self._chunks(sources, targets):
-            links = Run.align(self, *chunk, **options)
-            if links is None:
+            chunk_alignments = Run.align(self, *chunk, **options)
+            if chunk_alignments is None:
                 return None
-            alignments += links
+            alignments += chunk_alignments
         return alignments

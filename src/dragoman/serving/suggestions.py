@@ -26,9 +26,12 @@ class SuggestionFile:
             pass
 
     def add(self, text: str, suggestion: str, source: str, target: str) -> None:
-        """Append a suggested translation of a text, with its languages; a RequestError (503) if the file is full."""
+        """Append a suggested translation of a text, with the codes of its languages, as a line of JSON.
+
+        A file that would exceed `max_bytes` is a RequestError (503).
+        """
         entry = {
-            "q": text,
+            "q": text,  # the names of LibreTranslate's API
             "s": suggestion,
             "source": source,
             "target": target,

@@ -18,18 +18,18 @@ class TlsFiles:
 
     @classmethod
     def from_options(cls, certificate: Path | None, key: Path | None) -> TlsFiles | None:
-        """Return the files of --tls-cert and --tls-key, which are checked; None without them."""
+        """Return the files of --tls-cert and --tls-key after checking that they can be used; None without them."""
         if certificate is None and key is None:
             return None
         if certificate is None or key is None:
             present, missing = ("--tls-key", "--tls-cert") if certificate is None else ("--tls-cert", "--tls-key")
             raise UserError(f"{present} is given without {missing}: give both for https, or none for http")
         files = cls(certificate, key)
-        files.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        files.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # raises an error if they are not valid
         return files
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Use certificate and key for connections that begin from now on; a UserError if they are not valid."""
+        """Use certificate and key for connections that begin from now on with `context`; a UserError if not valid."""
         for option, path in (("--tls-cert", self.certificate), ("--tls-key", self.key)):
             try:
                 text = path.read_text(encoding="ascii", errors="replace")

@@ -38,15 +38,15 @@ async def translation_events(
         for event in _token_events(0, gaps[0]):
             yield event
         translations: list[str] = []
-        held_back: dict[int, list[StreamedTokens]] = {}  # parts not sent yet, by the number of the sentence
-        async for number, part in _parts(service, served, text, options):
-            held_back.setdefault(number, []).append(part)
+        held_back: dict[int, list[StreamedTokens]] = {}  # parts not sent yet, by the index of their sentence
+        async for index, new_part in _parts(service, served, text, options):
+            held_back.setdefault(index, []).append(new_part)
             while parts := held_back.pop(len(translations), None):
-                current = len(translations)  # the first sentence that is not complete
+                current = len(translations)  # index of the first sentence that is not complete, whose parts are sent
                 for part in parts:
                     for event in _token_events(current, part.text, part.tentative_text):
                         yield event
-                    if part.translation is not None:
+                    if part.translation is not None:  # the last part of the sentence
                         source = text.sentences[current]
                         warnings = None
                         if has_warnings:
@@ -59,25 +59,28 @@ async def translation_events(
                             yield event
                         translations.append(part.translation.text)
                 if len(translations) == current:
-                    break  # the sentence goes on
+                    break  # the sentence is not complete, so those after it are held back
         yield "done", {"run": served.name, "text": text.join(translations, served.target_language)}
 
 
 async def _parts(
     service: Service, served: ServedRun, text: SplitText, options: DecodeOptions
 ) -> AsyncIterator[tuple[int, StreamedTokens]]:
-    """Yield (number of a sentence, new part of its translation) in the order in which parts are generated."""
+    """Yield (index of a sentence, new part of its translation) in the order in which parts are generated.
+
+    A translation that takes longer than `limits.timeout` seconds is a RequestError (503).
+    """
     loop, deadline = asyncio.get_running_loop(), time.monotonic() + service.limits.timeout
-    arrived: asyncio.Queue[tuple[int, StreamedTokens] | None] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[int, StreamedTokens] | None] = asyncio.Queue()  # None: the end
 
     def put(item: tuple[int, StreamedTokens] | None) -> None:
-        """Pass a part, or None at the end, from the thread that translates to the event loop, unless that has ended."""
-        with suppress(RuntimeError):
+        """Pass a part, or None at the end, from the thread that translates to the event loop."""
+        with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
     options = replace(options, is_streamed=True)
-    job = served.submit(text.sentences, options, lambda number, part: put((number, part)))
-    if job is None:
+    job = served.submit(text.sentences, options, on_tokens=lambda index, part: put((index, part)))
+    if job is None:  # there are no sentences
         return
     job.future.add_done_callback(lambda _: put(None))
     try:
@@ -92,11 +95,14 @@ async def _parts(
                 return
             yield item
     finally:
-        job.future.cancel()
+        job.future.cancel()  # stops the translation if the client has gone
 
 
 def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterator[Event]:
-    """Yield the event for new text of a sentence, and tentative text after it; no event if both are empty."""
+    """Yield the event for new text of a sentence (by index), and tentative text after it; none if both are empty.
+
+    Tentative text may still change: the next event replaces it.
+    """
     if text or tentative_text:
         yield "tokens", {"sentence": sentence, "text": text, "tentative_text": tentative_text}
 
@@ -104,7 +110,7 @@ def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterato
 async def server_sent_events(service: Service, events: AsyncGenerator[Event], first: Event) -> AsyncIterator[str]:
     """Yield `first` and further events in the format of server-sent events; an exception becomes an error event.
 
-    The translation stops if the client disconnects.
+    If the client disconnects, the generator `events` is closed, which stops the translation.
     """
     try:
         yield _format_event(*first)
@@ -113,7 +119,7 @@ async def server_sent_events(service: Service, events: AsyncGenerator[Event], fi
     except Exception as error:
         record, is_public = request_record(), isinstance(error, UserError | RequestError)
         record.error = service.public_message(error) if is_public else "the translation failed"
-        # the response has begun with status 200, but the log tells the truth
+        # the response has begun with status 200, but the log gets the status of the error
         record.status = error.status if isinstance(error, RequestError) else 400 if is_public else 500
         if not is_public:
             log_failure(record)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.request_parsing import RequestError
 
-ANY = "*"
+ALL_HOSTS = "*"
 #: addresses for documentation (RFC 5737, RFC 3849): a route to them is that to the internet; nothing is sent there
 REMOTE_ADDRESSES = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
@@ -36,8 +36,12 @@ class WebAccess:
     cors_origins: tuple[str, ...] = ()
 
     def accepts_host(self, header: str) -> bool:
-        """Whether the service may be called by the name in the `Host` header of a request, such as localhost:5000."""
-        if ANY in self.allowed_hosts or not header:
+        """Whether the service may be called by the name in the `Host` header of a request, such as localhost:5000.
+
+        Allowed are localhost, the name of this machine, IP addresses and `allowed_hosts`: a page of an attacker cannot
+        have such a name.
+        """
+        if ALL_HOSTS in self.allowed_hosts or not header:  # a browser always sends a host
             return True
         try:
             name = (urlsplit(f"//{header}").hostname or "").rstrip(".")
@@ -56,8 +60,11 @@ class HostCheck:
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with status 421 (misdirected request)."""
-        if scope["type"] != "http":
+        """Pass a request on, or answer it with status 421 (misdirected request) if it names another host.
+
+        A HEAD request is passed on as GET, and answered without a body.
+        """
+        if scope["type"] != "http":  # such as lifespan events of ASGI
             await self.app(scope, receive, send)
             return
         host = Headers(scope=scope).get("host", "")
@@ -92,7 +99,7 @@ def _is_address(name: str) -> bool:
 def reachable_urls(address: str, port: int, scheme: str = "http") -> list[str]:
     """Return the URLs of a server that listens at an address, first the one that other machines can use.
 
-    0.0.0.0 and :: stand for all addresses of this machine.
+    Instead of 0.0.0.0 and ::, which stand for all addresses of this machine, those in its networks are returned.
     """
     names = [address]
     if ipaddress.ip_address(address).is_unspecified:
@@ -101,11 +108,14 @@ def reachable_urls(address: str, port: int, scheme: str = "http") -> list[str]:
 
 
 def _outward_addresses(has_ipv6: bool) -> Iterator[str]:
-    """Yield the addresses of this machine in the networks that lead to the internet; no packet is sent."""
+    """Yield the addresses (IPv4, and IPv6 if `has_ipv6`) from which this machine would reach the internet.
+
+    Nothing is sent: connecting a UDP socket only chooses its own address.
+    """
     for family in (socket.AF_INET, socket.AF_INET6) if has_ipv6 else (socket.AF_INET,):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect((REMOTE_ADDRESSES[family], 9))  # any port: this only chooses the address of this machine
+                probe.connect((REMOTE_ADDRESSES[family], 9))  # any port
             except OSError:  # no network
                 continue
             yield str(probe.getsockname()[0])

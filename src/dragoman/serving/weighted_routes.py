@@ -11,7 +11,7 @@ from typing import Literal
 from dragoman.errors import UserError, unknown_name
 
 RouteBy = Literal["client", "text"]
-EXAMPLE = "en-de=first:0.9,second:0.1"
+EXAMPLE_ROUTE = "en-de=first:0.9,second:0.1"
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,24 @@ class WeightedRoute:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of requests that each run gets."""
+        """The share of requests (0 to 1) that each run gets, by its name."""
         total = sum(self.weights.values())
         return {run: weight / total for run, weight in self.weights.items()}
 
     def choose(self, identity: str) -> str:
-        """Return the run for a client or text: always the same for the same `identity`.
+        """Return the name of the run for a client or a text (`identity`): always the same for the same one.
 
         A hash of the identity is a point in [0, 1), which the shares of the runs divide in their order. So a change of
         the weights moves only as many clients as it must.
         """
         digest = hashlib.sha256(f"{self.name}\0{identity}".encode(errors="surrogatepass")).digest()
-        point, end = int.from_bytes(digest[:8]) / 2**64, 0.0
+        point, end = int.from_bytes(digest[:8]) / 2**64, 0.0  # end: of the interval of a run
         for run, share in self.shares.items():
             end += share
             if point < end:
                 return run
-        return next(run for run in reversed(self.weights) if self.weights[run])  # the shares were rounded
+        # the sum of the shares was rounded to less than 1: the last run that has a share
+        return next(run for run in reversed(self.weights) if self.weights[run])
 
 
 def parse_route(argument: str) -> WeightedRoute:
@@ -56,19 +57,21 @@ def parse_route(argument: str) -> WeightedRoute:
         try:
             value = float(weight)
         except ValueError:
-            value = math.nan
+            value = math.nan  # rejected below
         if not equals or not name or not run or not 0 <= value < math.inf:
-            raise UserError(f"the route {argument!r} must have a name, and runs with weights, such as {EXAMPLE}")
+            raise UserError(
+                f"the route {argument!r} must have a name, and runs with weights of at least 0, such as {EXAMPLE_ROUTE}"
+            )
         if run in weights:
             raise UserError(f"the route {name!r} has the run {run!r} twice: add up its weights")
         weights[run] = value
     if not any(weights.values()):
-        raise UserError(f"the route {name!r} has only weights of 0: give a run a weight, such as {EXAMPLE}")
+        raise UserError(f"the route {name!r} has only weights of 0: give a run a weight, such as {EXAMPLE_ROUTE}")
     return WeightedRoute(name, weights)
 
 
 def check_routes(routes: Iterable[WeightedRoute], runs: Iterable[str]) -> dict[str, WeightedRoute]:
-    """Return the routes by name. `runs` are the names of all runs.
+    """Return the routes by name after checking them; `runs` are the names of all runs.
 
     A UserError says that a route has the name of a run or of another route, or names an unknown run.
     """

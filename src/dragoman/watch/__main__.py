@@ -10,7 +10,10 @@ from dragoman.watch.watch_server import WatchServer, lower_priority
 
 
 def main(folder: str, port: str) -> None:
-    """Serve the page of a run folder, and print its address."""
+    """Print the address of a page that shows the training of a run folder, and serve it until standard input ends.
+
+    If the page cannot be served at `port` (0: any free one), say why and exit with status 2.
+    """
     try:
         server = WatchServer(Path(folder), int(port))
     except UserError as error:

@@ -7,16 +7,17 @@ import math
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dragoman import evaluation
-from dragoman.run_files import MESSAGES_FILE, METRICS_FILE, STATUS_FILE, is_run_folder
+from dragoman.run_files import MESSAGES_FILE, METRICS_FILE, STATUS_FILE, is_run_folder, sample_files
 from dragoman.watch.training_warnings import training_warnings
 
 MAX_CURVE_POINTS = 400  # of a curve
-MAX_MESSAGES = 60
+MAX_MESSAGES = 60  # the latest ones
 MAX_WATCHED_SENTENCES = 12  # validation sentences that are followed
 MAX_BYTES_PER_READ = 20_000_000
 #: fields of the records of metrics.jsonl, by their name as a curve
@@ -36,10 +37,13 @@ class GrowingFile:
     def __init__(self, path: Path) -> None:
         """Start at the beginning of a file, which need not exist yet."""
         self.path, self.records = path, list[Record]()
-        self._offset = self._inode = 0
+        self._offset = self._inode = 0  # bytes that were read; number of the file, by which a new one is recognized
 
     def read(self) -> list[Record]:
-        """Return all records so far; all are read anew if the file was replaced or truncated."""
+        """Read what was appended since the last call, and return all records so far.
+
+        A call reads at most MAX_BYTES_PER_READ. All are read anew if the file was replaced or truncated.
+        """
         try:
             status = self.path.stat()
         except OSError:
@@ -50,14 +54,14 @@ class GrowingFile:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 content = file.read(MAX_BYTES_PER_READ)
-            complete = content.rfind(b"\n") + 1  # the rest is still being written
-            self._offset += complete
-            self.records += [record for line in content[:complete].split(b"\n") if (record := _parse(line))]
+            complete_bytes = content.rfind(b"\n") + 1  # the line after the last newline is still being written
+            self._offset += complete_bytes
+            self.records += [record for line in content[:complete_bytes].split(b"\n") if (record := _parse(line))]
         return self.records
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return a JSON object; None for anything else, such as a damaged line."""
+    """Return the JSON object in a line; None for anything else, such as a damaged line."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -72,7 +76,8 @@ class TrainingLog:
         """Watch the training that writes the run folder `folder`."""
         self.folder = folder
         self._metrics, self._messages = GrowingFile(folder / METRICS_FILE), GrowingFile(folder / MESSAGES_FILE)
-        self._samples: dict[int, list[Record]] = {}  # step → sentences with their translations
+        # (step, time at which its file was written) → sentences with their translations
+        self._samples: dict[tuple[int, int], list[Record]] = {}
 
     def read(self) -> Record:
         """Return what is known now as JSON values: state, step, curves, messages, warnings, validation sentences."""
@@ -80,10 +85,12 @@ class TrainingLog:
         trained = [record for record in records if record.get("kind") == "train"]
         validated = [record for record in records if record.get("kind") == "valid"]
         last = trained[-1] if trained else {}
+        # the status or the last record may be newer
+        step = max([int(status.get("step") or 0), *(int(record.get("step", 0)) for record in records[-1:])])
         names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second", "padding", "seconds")
         return {
             **status,
-            "step": max([int(status.get("step") or 0), *(int(record.get("step", 0)) for record in records[-1:])]),
+            "step": step,
             "latest": {name: _finite(last.get(name)) for name in names if name in last},
             "validation": _named_metrics(validated[-1]) if validated else {},
             "curves": [
@@ -97,7 +104,7 @@ class TrainingLog:
         }
 
     def _status(self) -> Record:
-        """Return the status that the training has written, without private fields, and with the state it is in now.
+        """Return the status that the training has written, for a page: without private fields, and with its state now.
 
         States: preparing, training, finished, interrupted, failed, stopped (its process has ended without reporting
         why), unknown (a run folder without a status).
@@ -107,47 +114,62 @@ class TrainingLog:
         except OSError:
             status = {}
         if not status:
-            prepared = is_run_folder(self.folder)
-            return {"state": "unknown" if prepared and self._metrics.read() else "preparing"}
+            has_trained = is_run_folder(self.folder) and bool(self._metrics.read())  # without writing a status
+            return {"state": "unknown" if has_trained else "preparing"}
         seconds = time.time() - float(status.get("updated") or 0)
-        alive = _is_alive(status)
-        state = "stopped" if status.get("state") == "training" and alive is False else status.get("state")
-        public = {name: value for name, value in status.items() if name not in ("pid", "host", "updated")}  # for a page
+        has_ended = _is_alive(status) is False  # None: not known
+        state = "stopped" if status.get("state") == "training" and has_ended else status.get("state")
+        public = {name: value for name, value in status.items() if name not in ("pid", "host", "updated")}
         return public | {"state": state, "seconds_since_update": round(max(0.0, seconds), 1)}
 
     def _sentences(self) -> list[Record]:
-        """Return validation sentences with the steps at which their translation changed."""
-        paths = sorted((self.folder / "samples").glob("*.jsonl"))
-        present = {int(path.stem): path for path in paths if path.stem.isdecimal()}
-        self._samples = {step: rows for step, rows in self._samples.items() if step in present}  # after a rollback
-        for step, path in present.items():
-            if step not in self._samples:
-                lines = path.read_bytes().split(b"\n")[:MAX_WATCHED_SENTENCES]
-                self._samples[step] = [row for line in lines if (row := _parse(line))]
-        steps = sorted(self._samples)
-        rows = self._samples[steps[-1]] if steps else []
+        """Return validation sentences with the steps at which their translation changed.
+
+        Each validation writes the translations to samples/STEP.jsonl, one JSON object per line. A training that is
+        resumed from an earlier step removes later files, and writes them again.
+        """
+        samples: dict[tuple[int, int], list[Record]] = {}
+        for step, path in sample_files(self.folder).items():
+            with suppress(FileNotFoundError):  # it has just been removed
+                key = (step, path.stat().st_mtime_ns)
+                samples[key] = self._samples[key] if key in self._samples else _read_sentences(path)
+        self._samples = samples
+        by_step = {step: rows for (step, _), rows in samples.items()}
+        last_rows = list(by_step.values())[-1] if by_step else []
         return [
-            {"source": row.get("source"), "reference": row.get("reference"), "changes": self._changes(steps, index)}
-            for index, row in enumerate(rows)
+            {"source": row.get("source"), "reference": row.get("reference"), "changes": _changes(by_step, index)}
+            for index, row in enumerate(last_rows)
         ]
 
-    def _changes(self, steps: Sequence[int], index: int) -> list[Record]:
-        """Return each new translation of validation sentence `index`, with the step of `steps` where it appeared."""
-        changes: list[Record] = []
-        for step in steps:
-            rows = self._samples[step]
-            text = rows[index].get("translation") if index < len(rows) else None
-            if text is not None and (not changes or changes[-1]["translation"] != text):
-                changes.append({"step": step, "translation": text})
-        return changes
+
+def _read_sentences(path: Path) -> list[Record]:
+    """Read the first sentences of a validation, with their references and translations."""
+    lines = path.read_bytes().split(b"\n")[:MAX_WATCHED_SENTENCES]
+    return [row for line in lines if (row := _parse(line))]
+
+
+def _changes(samples: Mapping[int, Sequence[Record]], index: int) -> list[Record]:
+    """Return each new translation of validation sentence `index`, with the step where it appeared.
+
+    `samples` are the sentences of each validation by step, in order.
+    """
+    changes: list[Record] = []
+    for step, rows in samples.items():
+        text = rows[index].get("translation") if index < len(rows) else None
+        if text is not None and (not changes or changes[-1]["translation"] != text):
+            changes.append({"step": step, "translation": text})
+    return changes
 
 
 def _is_alive(status: Record) -> bool | None:
-    """Whether the process of a training is running; None if that is not known, as on another machine."""
+    """Whether the process of a training is running; None if that is not known.
+
+    It is not known if the process is on another machine, or on Windows. `status` has its host name and number.
+    """
     if status.get("host") != socket.gethostname() or not isinstance(status.get("pid"), int) or os.name == "nt":
         return None
     try:
-        os.kill(status["pid"], 0)
+        os.kill(status["pid"], 0)  # signal 0 only checks whether the process exists
     except ProcessLookupError:
         return False
     except OSError:
@@ -168,13 +190,16 @@ def _named_metrics(record: Record) -> dict[str, float]:
 
 
 def _metric_names(record: Record) -> list[str]:
-    """Return the names of the metrics of a validation besides its loss; first the one that selects checkpoints."""
+    """Return the names of the quality metrics in a validation record, without loss and perplexity.
+
+    The first one is that which selects the best checkpoint.
+    """
     names = [name for name in record if name == "accuracy" or (name != "loss" and evaluation.is_text_metric(name))]
-    return sorted(names, key=lambda name: name != record.get("selection_metric"))
+    return sorted(names, key=lambda name: name != record.get("selection_metric"))  # False sorts first
 
 
 def _title(name: str) -> str:
-    """Return the title of a metric, such as BLEU for bleu."""
+    """Return the title of a metric, such as BLEU for bleu; accuracy, which is not one of texts, keeps its name."""
     return name if name == "accuracy" else evaluation.text_metric(name).title
 
 
@@ -200,6 +225,6 @@ def curves(trained: Sequence[Record], validated: Sequence[Record]) -> dict[str, 
 
 
 def thin_out(points: Points, max_points: int) -> Points:
-    """Return at most about `max_points` points, evenly spaced; the last one stays."""
-    stride = math.ceil(len(points) / max_points) or 1
-    return points[::-1][::stride][::-1]
+    """Return at most `max_points` points, evenly spaced; the last one, which shows the present, stays."""
+    stride = math.ceil(len(points) / max_points) or 1  # 1 for no points
+    return points[::-1][::stride][::-1]  # counted from the end

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 OVERFITTING_VALIDATIONS = 3  # with a rising loss, in a row
-RECENT_RECORDS = 50
+RECENT_RECORDS = 50  # of training: the last ones, which warnings are about
 LARGE_GRADIENT = 10.0  # times the median of recent norms
 MIN_RECENT_NORMS = 10  # from which a median is taken
 MAX_SILENCE = 120.0  # seconds without a new status
@@ -17,10 +17,10 @@ Record = dict[str, Any]
 
 
 def training_warnings(status: Record, trained: Sequence[Record], validated: Sequence[Record]) -> list[str]:
-    """Return what a reader should know about a training.
+    """Return warnings about a training as text: overfitting, skipped steps, large gradients, a process that hangs.
 
     Args:
-        status: its state, and the seconds since it was last reported.
+        status: the state of the training, and the seconds since it last reported one.
         trained: training records of metrics.jsonl.
         validated: its validation records.
     """
@@ -35,7 +35,8 @@ def training_warnings(status: Record, trained: Sequence[Record], validated: Sequ
 
 def _overfitting(validated: Sequence[Record]) -> str:
     """Return a warning if the last validation losses each rose, "" otherwise."""
-    losses = [float(record["loss"]) for record in validated[-OVERFITTING_VALIDATIONS - 1 :] if "loss" in record]
+    recent = validated[-(OVERFITTING_VALIDATIONS + 1) :]  # n rises need n + 1 losses
+    losses = [float(record["loss"]) for record in recent if "loss" in record]
     if len(losses) <= OVERFITTING_VALIDATIONS or any(after <= before for before, after in pairwise(losses)):
         return ""
     return f"the validation loss has risen {OVERFITTING_VALIDATIONS} times in a row: the model overfits"

@@ -18,8 +18,8 @@ END_TIMEOUT = 10.0  # seconds that the process gets to end
 def watched(folder: Path, port: int = 0, stay: bool = False) -> Iterator[None]:
     """Show the training of a run folder on a page while the block runs.
 
-    The page is served by another process with a low priority: if it fails, the training goes on. It ends with the
-    block, or with this process.
+    The page is served by another process with a low priority: if it fails, the training goes on. That process ends when
+    its standard input does: with the block, or with this process.
 
     Args:
         folder: the run folder, which need not exist yet.
@@ -28,7 +28,7 @@ def watched(folder: Path, port: int = 0, stay: bool = False) -> Iterator[None]:
     """
     check_packages()
     command = [sys.executable, "-m", "dragoman.watch", str(folder), str(port)]
-    # of its own session: Ctrl-C is for the training, which then saves a checkpoint
+    # in a session of its own, which Ctrl-C does not reach: it is for the training, which then saves a checkpoint
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield

@@ -16,7 +16,7 @@ from dragoman.watch.training_log import TrainingLog
 
 PACKAGES = ("fastapi", "prometheus_client", "uvicorn")  # of the extra `serve`
 LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
-LINGER_SECONDS = 3.0  # that the page is served after the end of a training, so that browsers get its result
+LINGER_SECONDS = 3.0  # for which the page is still served after the end of a training, so that browsers get its result
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'",
@@ -43,7 +43,7 @@ class WatchServer:
         """Show the run folder `folder` at a port of this machine (0: any free one); a UserError if it is taken."""
         check_packages()
         self.log, self.name = TrainingLog(folder), folder.resolve().name
-        self.last_request = -LINGER_SECONDS
+        self.last_request = -LINGER_SECONDS  # in the clock time.monotonic; before anything was requested: long ago
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -73,17 +73,17 @@ class WatchServer:
         from starlette.staticfiles import StaticFiles
 
         files = StaticFiles(packages=[("dragoman.serving", "page")])
-        reading = asyncio.Lock()
+        reading = asyncio.Lock()  # the log is read by one thread at a time
 
         async def progress(request: Request) -> Response:
-            """What the run folder says about the training."""
+            """Return what the run folder says about the training as JSON."""
             self.last_request = time.monotonic()
             async with reading:
                 values = await asyncio.to_thread(self.log.read)
             return JSONResponse({"run": self.name, **values}, headers={"cache-control": "no-store"})
 
         async def page_file(request: Request) -> Response:
-            """A file of the page."""
+            """Return a file of the page, by default the page itself (watch.html)."""
             response = await files.get_response(request.path_params.get("name", "watch.html"), request.scope)
             response.headers.update(HEADERS)
             return response
@@ -98,14 +98,14 @@ class WatchServer:
     def stop_at_end_of(self, stream: IO[bytes]) -> None:
         """Start a thread that stops the server when `stream` ends, as standard input does with the parent process.
 
-        A browser that has the page open gets some seconds for the final state.
+        A browser that has the page open gets LINGER_SECONDS to request the final state.
         """
 
         def wait() -> None:
-            """Read the stream to its end."""
+            """Read the stream to its end, then stop the server."""
             while stream.read(1):
                 pass
-            if time.monotonic() - self.last_request < LINGER_SECONDS:
+            if time.monotonic() - self.last_request < LINGER_SECONDS:  # a browser shows the page
                 time.sleep(LINGER_SECONDS)
             self.server.should_exit = True
 
