@@ -74,7 +74,7 @@ def test_a_text_is_parsed_by_the_type_of_its_setting(setting: str, expected: Any
         ("trainig.steps=5", "did you mean 'training'"),
         ("training.steps.more=5", "unknown section 'training.steps'"),
         ("nothing", "--set expects NAME=VALUE"),
-        ("training=5", "training is a section: set its settings one by one"),
+        ("training=5", "training is a section of settings, not a setting: set its settings one by one"),
     ],
 )
 def test_a_setting_that_cannot_be_read_is_named(setting: str, message: str) -> None:

@@ -57,6 +57,15 @@ def test_the_build_includes_every_file_of_the_package() -> None:
     assert not missing, f"add them to tool.setuptools.package-data in pyproject.toml: {missing}"
 
 
+def test_extras_that_messages_advise_exist() -> None:
+    """They are named as in pip install 'dragoman[onnx]', or in the attribute `extra` of an exporter."""
+    pattern = re.compile(r"dragoman\[([a-z0-9]+)\]|\bextra: ClassVar\[str\] = \"([a-z0-9]+)\"")
+    sources = [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")]
+    advised = {name for text in sources for match in pattern.findall(text) for name in match if name}
+    assert {"serve", "huggingface", "onnx", "cluster"} <= advised
+    assert advised <= PROJECT["project"]["optional-dependencies"].keys()
+
+
 def test_versions_agree() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == PROJECT["project"]["version"] == dragoman.__version__

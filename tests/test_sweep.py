@@ -214,6 +214,10 @@ def test_values_and_seeds_are_added_to_a_sweep_without_halving(tmp_path: Path) -
     assert trained == ["001-seed2", "002-seed2", "003-seed1", "003-seed2", "default-seed2"]
     assert [entry.name for entry in result.ranking] == ["003", "default", "002", "001"]
     assert SweepRequest.load(tmp_path / "sweep") == more
+    workers = FakeWorkers()
+    run_sweep(tmp_path / "sweep", SweepRequest.load(tmp_path / "sweep", seeds=(1, 2, 3)), start_worker=workers)
+    trained = sorted(name for name, fraction in workers.started if fraction is not None)
+    assert trained == ["001-seed3", "002-seed3", "003-seed3", "default-seed3"]
 
 
 def test_data_that_cannot_be_read_leave_nothing_behind(tmp_path: Path) -> None:

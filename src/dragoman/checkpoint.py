@@ -201,28 +201,29 @@ def _check_shapes(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size
     for name, weight in weights.items():
         if name not in shapes:
             raise UserError(
-                f"the checkpoint {folder} lacks the weight {name} of this model: use a checkpoint of the same run"
+                f"the checkpoint {folder} lacks the weight {name} of this model: use a checkpoint of the run that the "
+                "model belongs to"
             )
         if shapes[name] != weight.shape:
             raise UserError(
-                f"the checkpoint {folder} has {name} of shape {list(shapes[name])}, but the model "
-                f"{list(weight.shape)}: use a checkpoint of the same run"
+                f"the checkpoint {folder} has the weight {name} with shape {list(shapes[name])}, but in this model its "
+                f"shape is {list(weight.shape)}: use a checkpoint of the run that the model belongs to"
             )
     if surplus := shapes.keys() - weights.keys():
         raise UserError(
             f"the checkpoint {folder} has the weight {min(surplus)}, which this model lacks: use a checkpoint of the "
-            "same run"
+            "run that the model belongs to"
         )
 
 
 def _verify_file(path: Path, expected: str | None) -> None:
     """Raise a UserError if a file is missing or does not have the expected digest (None: the manifest lacks it)."""
     if expected is None or not path.exists():
-        raise UserError(f"the checkpoint {path.parent} has no {path.name}: use another checkpoint")
+        raise UserError(f"the checkpoint {path.parent} has no file {path.name}: use another checkpoint")
     if _file_digest(path) != expected:
         raise UserError(
-            f"{path} is truncated or was altered after it was written: use another checkpoint, or remove its folder "
-            "to resume from the one before"
+            f"{path} is truncated or was altered after it was written: use another checkpoint, or remove the folder of "
+            "this one, so that training resumes from the checkpoint before it"
         )
 
 
@@ -249,7 +250,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if version == CHECKPOINT_VERSION:
         raise UserError(f"{folder / MANIFEST_FILE} was altered after it was written: use another checkpoint")
     raise UserError(
-        f"{folder} has checkpoint format {version!r}, but only {CHECKPOINT_VERSION} is supported: update dragoman"
+        f"{folder} has version {version!r} of the checkpoint format, but only version {CHECKPOINT_VERSION} is "
+        "supported: update dragoman"
     )
 
 

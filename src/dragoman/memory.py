@@ -21,7 +21,7 @@ def keep_freed_memory() -> None:
     library = ctypes.CDLL(None)
     library.mallopt(M_MMAP_MAX, 0)  # allocate large blocks from the heap, not as mappings of their own
     library.mallopt(M_TRIM_THRESHOLD, -1)  # never return the end of the heap to the system
-    library.mallopt(M_TOP_PAD, HEAP_GROWTH_BYTES)
+    library.mallopt(M_TOP_PAD, HEAP_GROWTH_BYTES)  # grow the heap by at least this much at a time
 
 
 def return_freed_memory() -> None:

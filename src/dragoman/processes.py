@@ -127,7 +127,8 @@ def fork_map(
             yield future.result()
     except BrokenProcessPool:
         raise UserError(
-            f"one of {workers} worker processes has ended unexpectedly, perhaps for lack of memory: use fewer workers"
+            f"one of {workers} worker processes has ended unexpectedly, perhaps for lack of memory: use fewer worker "
+            "processes"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

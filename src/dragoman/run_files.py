@@ -117,7 +117,7 @@ def check_run_folder(folder: Path, checkpoint: str | None = None) -> None:
         )
     if checkpoint is not None and not has_checkpoint(folder, checkpoint):
         names = ", ".join(checkpoint_names(folder)) or "none (nothing has been trained yet)"
-        raise UserError(f"{folder} has no checkpoint {checkpoint!r}: choose one of {names}")
+        raise UserError(f"{folder} has no checkpoint {checkpoint!r}: choose one of its checkpoints, {names}")
 
 
 def check_new_folder(folder: Path) -> None:

@@ -34,7 +34,9 @@ def os_errors_as_user_errors(path: Path) -> Iterator[None]:
             raise UserError(f"the disk of {path} is full: free some space, or choose another folder") from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise UserError(f"you have no permission to write {path}: choose another folder") from None
-        raise UserError(f"{path} cannot be written ({error.strerror or error}): choose another folder") from None
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}): check the disk, or choose another folder"
+        ) from None
 
 
 def write_file(path: Path, content: str | bytes) -> None:

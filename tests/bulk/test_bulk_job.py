@@ -120,9 +120,9 @@ def test_two_processes_give_the_same_bytes(inputs: Path, tmp_path: Path, monkeyp
 def test_mistakes(inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(job(inputs, out))
-    with pytest.raises(UserError, match="holds a job already: continue it with --resume"):
+    with pytest.raises(UserError, match="already holds a job: continue that job with --resume"):
         run(job(inputs, out))
-    with pytest.raises(UserError, match="started with another block bytes"):
+    with pytest.raises(UserError, match="started with a different value of 'block bytes'"):
         run(job(inputs, out, block_bytes=65), resume=True)
     run(job(inputs, out, block_bytes=65), overwrite=True)
     with pytest.raises(UserError, match="no file matches"):
@@ -130,21 +130,21 @@ def test_mistakes(inputs: Path, tmp_path: Path) -> None:
     full = tmp_path / "full"
     full.mkdir()
     (full / "notes.txt").write_text("keep")
-    with pytest.raises(UserError, match="is not empty: choose a new one"):
+    with pytest.raises(UserError, match="is not empty: choose a new or empty folder"):
         run(job(inputs, full))
     with pytest.raises(UserError, match="contains input files"):
         run(job(inputs, inputs), overwrite=True)
     for name in ("d.tsv", "d.html", "d.docx"):
         (inputs / name).write_bytes(b"data")
-        with pytest.raises(UserError, match="is not text, JSON lines or Parquet"):
+        with pytest.raises(UserError, match="reads files of plain text, JSON lines or Parquet"):
             job(inputs, out)
         (inputs / name).unlink()
-    with pytest.raises(UserError, match="must be local, ray or ray://ADDRESS"):
+    with pytest.raises(UserError, match=r"must be local \(processes of this machine\), ray .* or ray://HOST:PORT"):
         executor_from_text("spark", None, 0, 1)
 
 
 def test_another_version_on_a_worker_is_an_error(inputs: Path, tmp_path: Path) -> None:
     worker = job(inputs, tmp_path / "out").worker
     old = BlockWorker(worker.inputs, worker.formats, worker.output, UpperCase(), version="0.0.1")
-    with pytest.raises(UserError, match="install the same version on all machines"):
+    with pytest.raises(UserError, match="install the same version of dragoman on all machines"):
         old(BlockTask(0, 0))

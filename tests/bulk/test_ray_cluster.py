@@ -148,8 +148,8 @@ def test_a_machine_with_another_version(inputs: Path, tmp_path: Path) -> None:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         executor = RayExecutor(cluster.address, num_actors=1)
         sentence = (
-            rf"^the machine 127.0.0.1 of the cluster has dragoman 9.9.9, but this one {dragoman.__version__}: install "
-            "the same version on all machines$"
+            rf"^the machine 127.0.0.1 of the Ray cluster has dragoman 9.9.9, but this machine has "
+            rf"{dragoman.__version__}: install the same version on all machines$"
         )
         with pytest.raises(UserError, match=sentence):
             list(make_job(inputs, tmp_path / "out").run(executor))
@@ -168,7 +168,7 @@ def test_a_machine_without_the_package(tmp_path: Path) -> None:
     try:
         cluster.add_node(**NODE, env_vars={"PYTHONPATH": str(tmp_path)})
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        with pytest.raises(UserError, match=r"the machine 127.0.0.1 of the cluster has no dragoman \(No module named"):
+        with pytest.raises(UserError, match=r"127.0.0.1 of the Ray cluster has no dragoman \(No module named"):
             list(RayExecutor(cluster.address).map_in_order(len, ["a"]))
     finally:
         ray.shutdown()

@@ -208,7 +208,7 @@ def test_mistakes_are_answered_in_one_sentence(config: Config, cluster: Nodes, t
     (tmp_path / "taken").mkdir()
     with pytest.raises(UserError, match=r"taken exists and is not a run: choose another name"):
         start_training(tmp_path / "taken", config, executor=executor)
-    diverging = replace_settings(config, {"training.learning_rate": 1e30, "training.steps": 60})
+    diverging = replace_settings(config, {"training.learning_rate": 1000.0, "training.steps": 60})
     with pytest.raises(UserError, match=r"^training diverged"):
         start_training(tmp_path / "run", diverging, callback=lambda event: None, executor=executor)
 

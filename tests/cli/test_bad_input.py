@@ -132,6 +132,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--system", "transfomer"], "did you mean 'transformer'"),
         (["--size", "huge"], "unknown size 'huge'"),
         (["--device", "abacus"], "unknown device"),
+        (["--device", "xpu"], "unknown device 'xpu': use auto, cpu, cuda, cuda:N or mps"),
         (["--set", "training.clip_norm=-1"], "training.clip_norm must be at least 0, got -1"),
         (["--set", "training.learning_rate=-0.01"], "training.learning_rate must be between"),
         (["--set", "training.label_smoothing=1.5"], "training.label_smoothing must be between"),
@@ -189,7 +190,7 @@ def test_resuming_with_other_settings(dragoman: Dragoman, trained: Path) -> None
     said = sentence(dragoman("train", trained, "--resume", "--set", "training.learning_rate=1"))
     assert "can change only training.steps" in said
     before = (trained / "config.yaml").read_bytes()
-    assert "counts from its start" in sentence(dragoman("train", trained, "--resume", "--steps", 1))
+    assert "counts from the start of the run" in sentence(dragoman("train", trained, "--resume", "--steps", 1))
     assert (trained / "config.yaml").read_bytes() == before
     if not os.path.exists("/dev/nvidia0"):  # noqa: PTH110
         assert "no GPU" in sentence(dragoman("train", trained, "--resume", "--device", "cuda"))
@@ -237,7 +238,7 @@ def test_a_checkpoint_of_another_model(dragoman: Dragoman, copy: Path) -> None:
         [
             ({name: None}, f"lacks the weight {name}"),
             ({"extra": weights[name].clone()}, "has the weight extra"),
-            ({name: weights[name][..., :1].clone()}, f"has {name} of shape"),
+            ({name: weights[name][..., :1].clone()}, f"{name} with shape [1], but in this model its shape is"),
         ]
     ):
         changed = {key: value for key, value in (weights | change).items() if value is not None}
@@ -280,7 +281,7 @@ def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus
         (["--sample", "--temperature", 0], "--temperature must be above 0"),
         (["--sample", "--top-p", 1.5], "--top-p"),
         (["--sample", "--num-groups", 2], "--sample and --num-groups cannot be combined"),
-        (["--min-p", 0.1], "--min-p needs --sample: add it"),
+        (["--min-p", 0.1], "--min-p needs --sample: add --sample"),
     ]:
         answer = dragoman("translate", trained, corpus / "test.en", "--device", "cpu", *more)
         assert expected in sentence(answer)

@@ -121,13 +121,13 @@ def test_published_costs_are_time_times_speed() -> None:
         (["--systems", "cho@heads=3"], "unknown setting of cho 'heads'"),
         (["--ensembles"], "name at least two, such as --seeds 1,2,3"),
         (["--metrics", "comet"], "does not support comet, which also reads the sources"),
-        (["--target-tokens", "1k", "--steps", "5"], "one budget per system, but --target-tokens and --steps are given"),
+        (["--target-tokens", "1k", "--steps", "5"], "set by one option, but --target-tokens and --steps are given"),
         (["--target-tokens", "many"], "--target-tokens must be a number such as 500000, 500k or 1e13, got 'many'"),
         (["--seeds", "1,x"], "--seeds must be integers"),
         (["--seeds", "1,1"], "contains a seed twice"),
         (["--systems", "cho,cho"], "--systems names a system twice"),
         (["--systems", "bert"], "bert does not translate text"),
-        (["--target", "x"], "training files need --source"),
+        (["--target", "x"], "files are given, but not the source side"),
     ],
 )
 def test_compare_rejects_invalid_options(dragoman: Dragoman, tmp_path: Path, options: list[str], told: str) -> None:

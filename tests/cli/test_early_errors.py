@@ -29,7 +29,7 @@ MISTAKES = {
     "translate nosuchrun": "nosuchrun does not exist",
     "translate runn text": "did you mean run?",
     "translate . text": "is not a run folder, because it has no model.json",
-    "translate run text": "run has no checkpoint 'best': choose one of 000500",
+    "translate run text": "run has no checkpoint 'best': choose one of its checkpoints, 000500",
     "translate run text --checkpoint 000500 --device abacus": "unknown device 'abacus'",
     "translate run missing": "missing does not exist",
     "translate run text.xml": "text.xml has the suffix .xml",

@@ -206,4 +206,4 @@ def test_mistakes_in_a_comparison_are_explained(dragoman: Dragoman, corpus: Path
     answer = dragoman("evaluate", runs / "bart", *test_set, "--against", runs / "bart", "--test", "coin")
     assert "unknown value of --test 'coin'" in answer.err
     answer = dragoman("evaluate", runs / "bart", *test_set, "--metrics", "perplexity", "--against", runs / "bart")
-    assert "--against compares translations: add a metric of texts" in answer.err
+    assert "--against tests differences in metrics that compare translations" in answer.err

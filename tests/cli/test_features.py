@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from calling import Dragoman
 from starlette.testclient import TestClient
 
 import dragoman as library
-from dragoman.config import from_dict
+from dragoman.api import seed_training
+from dragoman.api.evaluate_run import EvaluationResult
+from dragoman.cli.inputs import FileLayout
+from dragoman.cli.serve_options import AnalysisOptions
+from dragoman.config import from_dict, from_yaml, replace_settings, to_yaml
 from dragoman.data import TokenStore
 from dragoman.data.generated_tasks import write_generated
 from dragoman.errors import UserError
 from dragoman.run import Run
+from dragoman.run_files import CONFIG_FILE
 from dragoman.serving import LanguagePair, Service, ServiceLimits, create_app
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run
@@ -83,7 +89,7 @@ def test_python_takes_features_or_a_tab(run: Run) -> None:
     assert run.score(texts, ["a", "b"]) != run.score(joined, ["a", "b"])
     result = run.evaluate(texts, ["a", "b"], ["exact"], features=features)
     assert result.hypotheses == [translation.text for translation in run.translate(joined)]
-    with pytest.raises(UserError, match=r"the features of each of the 2 texts, .*, but has 1 entries"):
+    with pytest.raises(UserError, match=r"one entry for each of the 2 texts, .*, but has 1 entries"):
         run.translate(texts, features=["V"])
 
 
@@ -142,7 +148,68 @@ def test_commands_read_columns_files_and_lines(run: Run, corpus: Path, tmp_path:
     assert output.read_text().splitlines() == expected
     (tmp_path / "features.txt").write_text("N\n")
     short = dragoman("translate", run.folder, tmp_path / "lemmas.txt", "--source-features", tmp_path / "features.txt")
-    assert "features need one line for each source" in short.err
+    assert "a file of source features needs one line for each source sentence" in short.err
+
+
+def sources_with_features(corpus: Path) -> list[str]:
+    """The sources of the test set as a run with features reads them."""
+    rows = [line.split("\t") for line in (corpus / "test.tsv").read_text().splitlines()]
+    return [f"{lemma}\t{features}" for lemma, _, features in rows]
+
+
+def test_search_is_tuned_with_features(
+    run: Run, corpus: Path, dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[str]] = []
+
+    class Choice:
+        def __init__(self, loaded: Run, sources: list[str], references: list[str], metric: str | None) -> None:
+            read.append(sources)
+
+        def lines(self) -> list[str]:
+            return []
+
+    monkeypatch.setattr("dragoman.api.tune_search.tune_search", Choice)
+    assert dragoman("tune-search", run.folder, "--source", corpus / "test.tsv").code == 0
+    assert read == [sources_with_features(corpus)]
+
+
+def test_each_served_run_is_analyzed_with_the_columns_that_it_reads(run: Run, corpus: Path) -> None:
+    service = Service([(run, LanguagePair("lemma", "form"))] * 2)
+    folders = {"run": run.folder, "without": corpus}  # a folder without settings stands for a run without features
+    AnalysisOptions(test_source=corpus / "test.tsv").apply(service, folders, is_local=True)
+    expected = sources_with_features(corpus)
+    assert service.analysis.test_sets["run"].sources == expected
+    assert service.analysis.test_sets["without"].sources == [source.partition("\t")[0] for source in expected]
+
+
+def test_a_file_is_not_read_before_its_run_is_known(corpus: Path) -> None:
+    with pytest.raises(AssertionError, match="for_run"):
+        FileLayout().corpus(corpus / "test.tsv")
+    assert not FileLayout().for_run(None).corpus(corpus / "test.tsv").has_feature_symbols
+    assert FileLayout(features_column="2").for_run(None).corpus(corpus / "test.tsv").has_feature_symbols
+
+
+def test_runs_with_several_seeds_are_scored_with_features(
+    run: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copytree(run.folder, tmp_path / "seed1")
+    test_set = {"data.test_source": [str(corpus / "test.tsv")]}
+    config = to_yaml(replace_settings(from_yaml(run.folder / CONFIG_FILE), test_set))
+    for folder in (tmp_path, tmp_path / "seed1"):
+        (folder / CONFIG_FILE).write_text(config)
+    ensemble = {"version": seed_training.ENSEMBLE_VERSION, "members": ["seed1"], "finished": {}, "report": {}}
+    (tmp_path / "ensemble.json").write_text(json.dumps(ensemble))
+    read: list[list[str]] = []
+
+    def evaluate(run: Run, sources: list[str], references: list[str], **options: object) -> EvaluationResult:
+        read.append(sources)
+        return EvaluationResult()
+
+    monkeypatch.setattr(seed_training, "evaluate", evaluate)
+    finished = {"seed1": {run.config.training.selection_metric: 0.0}}
+    seed_training.make_report(tmp_path, finished, custom_parts=(), log=lambda text: None)
+    assert read == [sources_with_features(corpus)] * 2  # for the run, and for the ensemble
 
 
 def test_the_service_takes_features(run: Run) -> None:
@@ -178,7 +245,7 @@ def test_wrong_features_are_refused(run: Run, corpus: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="expected columns 0 and 1 and 5"):
         prepare(source=[source], features_column="5")
     (tmp_path / "short").write_text("N\n")
-    with pytest.raises(UserError, match="features need one line for each source"):
+    with pytest.raises(UserError, match="a file of source features needs one line for each source sentence"):
         prepare(source=lemmas, target=forms, source_features=[str(tmp_path / "short")])
     (tmp_path / "blank").write_text("\n" * 200)
     with pytest.raises(UserError, match="has a feature"):

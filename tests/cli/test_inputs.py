@@ -76,9 +76,9 @@ def test_the_target_of_a_dialogue_is_its_last_reply(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "columns", "message"),
     [
-        ("a.en", None, PairFormat(), "a.en contains only source texts: name their translations with --reference"),
-        ("a.tsv", "a.de", PairFormat(), "a.tsv is read as tsv, which contains both sides"),
-        ("a.en", "a.jsonl", PairFormat(), "a.jsonl has a suffix for files with both sides"),
+        ("a.en", None, PairFormat(), "only source texts, without translations: name their file with --reference"),
+        ("a.tsv", "a.de", PairFormat(), "a.tsv is read as tsv, a format that contains source and target"),
+        ("a.en", "a.jsonl", PairFormat(), "a.jsonl has the suffix of a format that contains source and target"),
         ("a.tsv", None, PairFormat(source_column="0", target_column="7"), "line 1: expected columns 0 and 7"),
         ("named.jsonl", None, PairFormat("", "en"), "name their key with --target-column"),
         ("a.en", "a.de", PairFormat("xml"), "unknown corpus format 'xml'"),
@@ -211,8 +211,8 @@ def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, file
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a run to evaluate"),
-        (["--hypothesis", "a.de"], "name the test set"),
+        ([], "but got neither"),
+        (["--hypothesis", "a.de"], "no test set is given"),
         (["--hypothesis", "a.de", "--source", "a.en"], "--hypothesis needs reference translations"),
         (["--hypothesis", "short", "--reference", "a.de"], "a.de has 3 lines but short has 1"),
         (["--hypothesis", "a.de", "--reference", "a.de", "--reference", "short"], "a.de has 3 lines but short has 1"),

@@ -53,14 +53,14 @@ ATTACK = '<!DOCTYPE tmx [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><tmx><body/
         ),
         ("a.csv", "id,en,fr\n1,one,un\n", [], "no column 'source', only 'id', 'en', 'fr': name the source column"),
         ("a.csv", 'en,de\n"one,eins\n', [], "line 2 is not valid CSV"),
-        ("a.tsv", "en\tde\none\n", ["--source-column", "en"], "a.tsv is read without a target column: name it"),
+        ("a.tsv", "en\tde\none\n", ["--source-column", "en"], "a.tsv is read without a target column: name"),
         ("a.tmx", ATTACK, [], "declares or uses an XML entity"),
         ("a.tmx", "<tmx><body><tu>", [], "is not valid XML (no element found)"),
         (
             "a.tmx.gz",
             gzip.compress(b"<tmx></tmx>", mtime=0),
             ["--from", "en", "--to", "de"],
-            "no translation unit with en and de",
+            "no translation unit in en and de",
         ),
         ("a.parquet", b"PAR1 nothing PAR1", [], "is not a valid Parquet file ("),
         ("a.jsonl", '{"en": "one"}\n', [], "line 1: unknown key 'source'"),
@@ -100,7 +100,7 @@ def test_equal_pairs_with_a_validation_file(dragoman: Dragoman, tmp_path: Path) 
         (b"\x7fELF\x02\x01\x01" + bytes(500), "a.en is a binary file"),
         (b"\x89PNG\r\n\x1a\n" + bytes(99), "a.en is a PNG image"),
         (LINES + "one more\n", "a.en has 41 lines but "),
-        (gzip.compress(LINES.encode(), mtime=0)[:-20], "a.en is broken gzip"),
+        (gzip.compress(LINES.encode(), mtime=0)[:-20], "a.en is not valid gzip data"),
     ],
 )
 def test_text_files(dragoman: Dragoman, tmp_path: Path, source: str | bytes, expected: str) -> None:
@@ -118,7 +118,7 @@ def test_folders_and_missing_packages(dragoman: Dragoman, tmp_path: Path, monkey
         assert f"needs the package {module}: install it with pip install 'dragoman[" in said
     (tmp_path / "saved").mkdir()
     file(tmp_path / "saved" / "dataset_dict.json", '{"splits": ["train"]}')
-    assert "contains the splits train: name one of them" in train(dragoman, tmp_path, "--source", tmp_path / "saved")
+    assert "the splits train: give the folder" in train(dragoman, tmp_path, "--source", tmp_path / "saved")
     files = ["--source", file(tmp_path / "a.en", LINES), "--target", file(tmp_path / "a.de", LINES)]
     said = train(dragoman, tmp_path, *files, "--set", "cleaning.identify_language=true")
     assert "cleaning.identify_language needs " in said

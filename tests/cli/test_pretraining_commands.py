@@ -269,7 +269,7 @@ def test_word_vectors_initialize_embeddings(corpus: Path, dragoman: Dragoman, tm
         "train", tmp_path / "other", *files, "--source-word-vectors", tmp_path / "glove.txt", "--size", "tiny"
     )
     assert narrow.code == 2
-    assert "has vectors of size 16, but the embeddings of the model have size 128" in narrow.err
+    assert "has word vectors of size 16, but the embeddings of the model have size 128" in narrow.err
     assert not (tmp_path / "other").exists()
 
 
@@ -283,7 +283,7 @@ def test_word_vectors_initialize_embeddings(corpus: Path, dragoman: Dragoman, tm
         ),
         ([], "has only sources: give the file of the targets with --target, or choose a --system"),
         (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),
-        (["--system", "bert", "--set", "objective.settings.mask_rate=2.0"], "must lie between 0 and 1"),
+        (["--system", "bert", "--set", "objective.settings.mask_rate=2.0"], "must be from 0 to 1"),
     ],
 )
 def test_impossible_pretraining_is_rejected(

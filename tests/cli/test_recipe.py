@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ import dragoman as library
 from dragoman.cli import app
 from dragoman.data.task_recipes import load_recipe, recipe_names
 from dragoman.errors import UserError
+from dragoman.run import Translation
 
 RECIPE = """
 name = "own"
@@ -82,6 +85,31 @@ def test_a_recipe_trains_and_scores(tmp_path: Path, capsys: pytest.CaptureFixtur
         (tmp_path / "other" / name).write_text((tmp_path / name).read_text())
     with pytest.raises(UserError, match="was trained on"):
         run([*command[:3], "--data", str(tmp_path / "other")], capsys)
+
+
+def test_categories_and_names_of_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: of the items "a b" (active and passive) and "a c" (passive), only "a b" has its second reference."""
+    text = RECIPE.replace('["exact", "per"]', '["perplexity", "exact"]')
+    (tmp_path / "own.toml").write_text(text.replace("group_by_source", "category_column = 2, group_by_source"))
+    (tmp_path / "train.tsv").write_text("".join(f"a b c{n % 7}\tx y\n" for n in range(40)))
+    (tmp_path / "test.tsv").write_text("a b\tx x\tactive\na c\ty y\tpassive\na b\tx\tpassive\n")
+    translate, texts = library.Run.translate, {"a b": "x", "a c": "z"}
+
+    def translate_by_hand(run: library.Run, sources: list[str], **options: Any) -> list[Translation]:
+        results = translate(run, sources, **options)
+        return [replace(result, text=texts.get(source, "")) for source, result in zip(sources, results)]
+
+    monkeypatch.setattr(library.Run, "translate", translate_by_hand)
+    command = ["recipe", str(tmp_path / "own.toml"), str(tmp_path / "run"), "--data", str(tmp_path), "--quiet"]
+    results = json.loads(run([*command, "--json", "--device", "cpu"], capsys))["results"]
+    likelihood, whole, active, passive, baseline = results
+    assert (likelihood["metric"], likelihood["score"]["name"]) == ("perplexity", "perplexity")
+    assert likelihood["published"] == []  # the published score is an exact match
+    for row, category, value in ((whole, "", 50), (active, "active", 100), (passive, "passive", 50)):
+        assert (row["metric"], row["category"], row["score"]["value"]) == ("exact", category, value)
+    assert (baseline["system"], baseline["metric"]) == ("first sentence", "exact")
 
 
 def test_the_lead_sentence_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,13 +190,13 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--num-candidates", 4], "--num-candidates needs --mbr or --rerank-with or --rerank-length-weight: add it"),
+        (["--num-candidates", 4], "--num-candidates needs --mbr or --rerank-with or --rerank-length-weight: add --mbr"),
         (["--seed", 4], "--seed needs --sample"),
         (["--diversity-penalty", 1], "--diversity-penalty needs --num-groups"),
         (["--all-steps"], "--all-steps is now called --early-stopping steps"),
         (["--early-stopping", "soon"], "unknown value of --early-stopping 'soon'"),
         (["--sample", "--early-stopping", "steps"], "--sample and --early-stopping cannot be combined"),
-        (["--num-finished", 2, "--early-stopping", "steps"], "set it to true or false"),
+        (["--num-finished", 2, "--early-stopping", "steps"], "use --early-stopping=true or false"),
         (["--num-finished", 1, "--n-best", 2], "--num-finished is 1, fewer than the 2 hypotheses to return"),
         (["--sample", "--num-finished", 2], "--sample and --num-finished cannot be combined"),
         (["--max-new-tokens", 3, "--min-length", 4], "--min-length is 4, more than the maximum of 3 tokens"),

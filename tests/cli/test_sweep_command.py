@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from calling import Dragoman
 
+import dragoman as library
+from dragoman.api.sweep_runs import SWEEP_FILE, SweepRequest
+from dragoman.errors import UserError
+from dragoman.training.sweep_space import parse_space
 from dragoman.training.sweep_state import RungResult, SweepState
 
 
@@ -69,3 +73,24 @@ def test_mistakes_are_answered_and_leave_nothing(dragoman: Dragoman, tmp_path: P
         assert (answer.code, answer.out) == (2, ""), message
         assert message in answer.err
         assert not folder.exists()
+
+
+def test_a_saved_sweep_is_not_continued_with_other_options(dragoman: Dragoman, finished: Path) -> None:
+    request = SweepRequest.create(parse_space(["training.batch_tokens=512,2048"]))
+    (finished / SWEEP_FILE).write_text(json.dumps(request.to_dict()), encoding="utf-8")
+    for options, message in (
+        (["--seeds", "1,2"], "with seeds=[1], but now seeds=[1, 2] is given"),
+        (["--factor", "4"], "with factor=3, but now factor=4 is given"),
+        (["--no-halving"], "with factor=3, but now factor=None is given"),
+        (["--random", "2"], "with samples=None, but now samples=2 is given"),
+        (["--sample-seed", "2"], "with sample_seed=1, but now sample_seed=2 is given"),
+        (["--validation-sentences", "9"], "but now validation_sentences=9 is given"),
+        (["--random", "0"], "at least 1"),
+    ):
+        answer = dragoman("sweep", finished, *options)
+        assert (answer.code, answer.out) == (2, ""), options
+        assert message in answer.err
+    with pytest.raises(UserError, match="with factor=3, but now factor=4 is given"):
+        library.sweep(finished, factor=4)
+    with pytest.raises(UserError, match=r"training\.steps is given"):
+        library.sweep(finished, settings={"training.steps": 5})

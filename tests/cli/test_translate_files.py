@@ -270,7 +270,7 @@ def test_resuming_with_other_weights_is_rejected(
     [
         (None, "does not exist"),
         (b"fine\n" * 10 + b"bad \xff\n", "text, line 11 is not UTF-8"),
-        (gzip.compress(b"fine\n" * 1000, mtime=0)[:-9], "text is broken gzip"),
+        (gzip.compress(b"fine\n" * 1000, mtime=0)[:-9], "text is not valid gzip data"),
     ],
 )
 def test_unreadable_input_is_reported_before_writing(
@@ -313,10 +313,10 @@ def test_documents_keep_their_structure(dragoman: Dragoman, run: Path, tmp_path:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--alignment"], "--alignment applies to lines"),
-        (["--n-best", 2, "--stream"], "a document is written as a whole"),
+        (["--alignment"], "--alignment only works for text that is translated line by line"),
+        (["--n-best", 2, "--stream"], "a document is only written when it is translated completely"),
         (["--format", "docx"], "not a Word document"),
-        (["--n-best", 2], "--n-best applies to lines, not to documents"),
+        (["--n-best", 2], "--n-best only works for text that is translated line by line"),
         (["--format", "text", "--preserve", "numbers"], "--preserve needs a document"),
     ],
 )
@@ -343,7 +343,7 @@ def test_contradictory_output_options(dragoman: Dragoman, run: Path, text: Path,
     for arguments, expected in [
         ([text, "--resume"], "--resume needs an output file: name it with --output"),
         ([text, "--overwrite"], "--overwrite needs an output file: name it with --output"),
-        ([text, "-o", out, "--json"], "--output, which writes one JSON document per line"),
+        ([text, "-o", out, "--json"], "cannot be used with --output: use --json-lines"),
         ([text, "--json", "--json-lines"], "use one of them"),
         ([tmp_path, "-o", out], "is a folder: name a file in it"),
         ([text, "-o", tmp_path], "is a folder: name a file in it"),
@@ -494,11 +494,11 @@ def test_many_files_are_translated_like_one(dragoman: Dragoman, run: Path, corpu
     assert (tmp_path / "out" / "a.txt").read_bytes() == (tmp_path / "out" / "b.txt").read_bytes() == alone
     records = [json.loads(line) for line in (tmp_path / "out" / "c.jsonl").read_text().splitlines()]
     assert [record["translation"] for record in records] == alone.decode().splitlines()
-    assert "holds a job already" in dragoman("translate", run, *options).err
+    assert "already holds a job" in dragoman("translate", run, *options).err
     assert "wrote 30 lines of 3 files" in dragoman("translate", run, *options, "--resume").err
     assert "leave one of them out" in dragoman("translate", run, *options, "--alignment").err
     assert "--block-kib needs --input" in dragoman("translate", run, corpus / "test.en", "--block-kib", 3).err
-    assert "must be local, ray or ray://ADDRESS" in dragoman("translate", run, *options, "--on", "spark").err
+    assert "must be local (processes of this machine), ray" in dragoman("translate", run, *options, "--on", "spark").err
 
 
 def test_pairs_of_many_files_are_scored(dragoman: Dragoman, run: Path, corpus: Path, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_source_labels_have_positions_and_are_counted(store_of: StoreOf) -> None
 
 
 def test_a_pair_longer_than_the_token_budget_is_rejected(store_of: StoreOf) -> None:
-    with pytest.raises(UserError, match="has 12 tokens with BOS and EOS, but a batch has at most 11: raise"):
+    with pytest.raises(UserError, match="has 12 tokens with BOS and EOS, but a batch may have at most 11 tokens"):
         Batches(of_lengths(store_of, [(3, 11)]), max_tokens=11, seed=0)
     with pytest.raises(UserError, match="must be at least 1"):
         Batches(of_lengths(store_of, [(3, 3)]), max_tokens=11, seed=0, window=0)
@@ -208,7 +208,7 @@ def test_a_pair_longer_than_the_token_budget_is_rejected(store_of: StoreOf) -> N
 @pytest.mark.parametrize("position", [DataPosition(0, 1, 0), DataPosition(0, 0, 5)])
 def test_a_position_of_other_data_is_rejected(store_of: StoreOf, position: DataPosition) -> None:
     batches = Batches(of_lengths(store_of, [(1, 1)] * 6), max_tokens=6, seed=0)
-    with pytest.raises(UserError, match="the data has no batch at DataPosition"):
+    with pytest.raises(UserError, match="this data has no batch at DataPosition"):
         next(batches.iterate_from(position))
 
 

@@ -128,7 +128,7 @@ def test_different_line_counts(write, source: int, target: int) -> None:
         return "1 line" if count == 1 else f"{count} lines"
 
     assert f"a.en has {lines(source)} but " in said
-    assert f"a.de has {lines(target)}: line counts of a parallel corpus must match" in said
+    assert f"a.de has {lines(target)}: the files of a parallel corpus must have equally many lines" in said
 
 
 def test_large_counts_are_written_with_commas(write) -> None:
@@ -166,7 +166,7 @@ def test_broken_gzip(write) -> None:
     data = gzip.compress("".join(f"sentence {n}\n" for n in range(1000)).encode())
     target = write("a.de", "x\n" * 1000)
     for broken in (data[:-9], data[:20], data[:30] + b"\xff\xff\xff" + data[33:], data + b"rubbish"):
-        assert "a.gz is broken gzip" in message(Corpus(write("a.gz", broken), target))
+        assert "a.gz is not valid gzip data" in message(Corpus(write("a.gz", broken), target))
 
 
 def test_an_overlong_line_is_rejected(write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +207,8 @@ def test_broken_json_lines(write, line: str, expected: str) -> None:
 
 def test_files_that_do_not_fit_the_format_are_rejected(write) -> None:
     path = write("a.tsv", "a\tb\n")
-    assert "contains both sides" in message(Corpus(path, path))
-    assert "name the file of their translations, too" in message(Corpus(write("a.en", "a\n")))
+    assert "contains source and target" in message(Corpus(path, path))
+    assert "name the file with their translations, too" in message(Corpus(write("a.en", "a\n")))
     assert "unknown corpus format 'tvs': did you mean 'tsv'?" in message(Corpus(path, format="tvs"))
 
 
@@ -240,10 +240,10 @@ def test_data_formats_of_json_lines(record: dict, keys: tuple, holds: str, tmp_p
         ('{"turns": ["a", "\\ud800"]}', "unpaired surrogate"),
         (
             '{"messages": [{"role": "assistant", "content": "a"}]}',
-            "must alternate between user and assistant",
+            "must be user and assistant in turn",
         ),
         ('{"messages": [{"role": "system", "content": "a"}]}', "has only a system message"),
-        ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "must alternate"),
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "user and assistant"),
         ('{"messages": [{"role": "user", "content": "a"}, "b"]}', "a list of objects with 'role' and 'content'"),
         ('{"messages": [{"role": "user", "content": ["a"]}]}', "'content' of every message must be a string"),
         ('{"text": "a"}', "neither 'turns' nor 'messages'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.data import DATA_FORMATS, Encoding, SentencePair
-from dragoman.data.data_formats import align_tags, encode_words
+from dragoman.data.data_formats import align_tags, encode_text_lists
 from dragoman.text import DECODER_ONLY_FRAMING, ENCODER_ONLY_FRAMING, learn_tokenizer
 
 WORDS = learn_tokenizer(["a b c d e f g h", "X-1 Y"], "word", 100)
@@ -24,7 +24,7 @@ def test_a_long_line_is_split_into_rows() -> None:
 
 def test_a_tag_labels_the_first_token_of_its_word() -> None:
     pieces = learn_tokenizer(["lowest lower low"], "character", 300)
-    assert [len(word) for word in encode_words([["low", "lower"]], pieces)[0]] == [3, 5]
+    assert [len(word) for word in encode_text_lists([["low", "lower"]], pieces)[0]] == [3, 5]
     assert align_tags([[8, 9, 10], [11]], [20, 21], pad=0) == ([8, 9, 10, 11], [20, 0, 0, 21])
     tags = learn_tokenizer(["B-X O"], "label", 100)
     [example] = DATA_FORMATS["tags"].encode(

@@ -128,7 +128,7 @@ def test_temperature_sampling() -> None:
 
 def test_an_empty_corpus_is_never_drawn() -> None:
     assert draws_per_corpus([0, 6, 6], weights=[5, 1, 2]) == [0, 4, 8]
-    with pytest.raises(UserError, match="all corpora with a sampling weight above 0 are empty"):
+    with pytest.raises(UserError, match="no corpus with a sampling weight above 0 has pairs left"):
         draws_per_corpus([0, 6], weights=[1, 0])
 
 

@@ -93,10 +93,10 @@ def test_pairs_have_line_numbers_and_are_identified_by_content(tmp_path: Path) -
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "sum": ({"values": np.ones((5, 3)), "lengths": [2, 2]}, "'lengths' add up to 4 vectors, but 'values' has 5"),
+    "sum": ({"values": np.ones((5, 3)), "lengths": [2, 2]}, "adds up to 4 vectors, but the array 'values' has 5"),
     "no lengths": ({"values": np.ones((5, 3))}, "has no array 'lengths', only"),
-    "negative": ({"values": np.ones((5, 3)), "lengths": [6, -1]}, "'lengths' must be integers of at least 0"),
-    "halves": ({"values": np.ones((5, 3)), "lengths": [2.5, 2.5]}, "'lengths' must be integers"),
+    "negative": ({"values": np.ones((5, 3)), "lengths": [6, -1]}, "as integers of at least 0"),
+    "halves": ({"values": np.ones((5, 3)), "lengths": [2.5, 2.5]}, "'lengths' must hold"),
     "flat": ({"values": np.ones(5), "lengths": [5]}, "'values' must be numbers of shape vectors × features, but is 5"),
     "letters": ({"values": np.array([["a"]]), "lengths": [1]}, "'values' must be numbers"),
     "nothing": ({"values": np.ones((0, 3)), "lengths": np.ones(0, int)}, "is empty"),
@@ -151,13 +151,13 @@ def test_examples_and_lines_must_match(tmp_path: Path, lines: int) -> None:
     corpus = Corpus(save(tmp_path / "a.npz", rows(2, 3)), text(tmp_path / "a.txt", *["x"] * lines))
     with pytest.raises(UserError, match=rf"a\.npz has 2 examples but .*a\.txt has {lines} lines"):
         list(read_feature_pairs(corpus))
-    with pytest.raises(UserError, match="name the file with their texts, too"):
+    with pytest.raises(UserError, match="name the file with their target texts, too"):
         list(read_feature_pairs(Corpus(corpus.source)))
 
 
 def test_a_single_example() -> None:
     assert check_features([[1, 2], [3, 4]], 2).tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(UserError, match="must be numbers of shape length × 3, but has shape 2 × 2"):
+    with pytest.raises(UserError, match="must have the shape number of vectors × 3, but has shape 2 × 2"):
         check_features([[1, 2], [3, 4]], 3)
     with pytest.raises(UserError, match="reads vectors of 3 features, not text"):
         check_features("a sentence", 3)
@@ -320,11 +320,11 @@ def test_mismatched_files_and_systems_are_rejected(trained: Path, tmp_path: Path
     arrays = save(tmp_path / "a.npz", rows(2, 3, 1, features=4))
     wrong = {
         ("translate", trained / "run", sentences): "reads vectors of 3 features, not text",
-        ("translate", trained / "run", arrays): "must be numbers of shape length × 3, but has shape 2 × 4",
+        ("translate", trained / "run", arrays): "must have the shape number of vectors × 3, but has shape 2 × 4",
         ("show", trained / "run", "red"): "reads vectors of 3 features, not text",
         ("train", tmp_path / "b", "--source", arrays, "--target", sentences): "transformer reads text, but",
         ("train", tmp_path / "b", "--source", sentences, "--target", sentences, "--system", "vision"): (
-            "vision reads vectors, but"
+            "vision reads images, sound or vectors, but"
         ),
         (
             *("train", tmp_path / "b", "--source", arrays, "--target", sentences, "--system", "vision"),

@@ -133,7 +133,7 @@ def test_compressed_files(write, name: str, compress: Callable[[bytes], bytes]) 
     for suffix in (".gz", ".xz", ".bz2", ".zst"):
         assert Corpus(Path(f"a.tsv{suffix}")).file_format.name == "tsv"
     for broken in (data[:-9], data[:20], data[: len(data) // 2]):
-        assert f"a.tsv.x is broken {name} (" in message(Corpus(write("a.tsv.x", broken), format="tsv"))
+        assert f"a.tsv.x is not valid {name} data (" in message(Corpus(write("a.tsv.x", broken), format="tsv"))
 
 
 def test_zstandard_without_its_package(write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_the_languages_of_a_translation_memory_are_those_of_its_first_unit(write
     assert texts(Corpus(write("a.tmx", content), target_language="en"))[0] == ("Der Hund & er", "The dog")
     assert texts(Corpus(write("b.tmx", content.replace("en-US", "*all*"))))[0] == ("Der Hund & er", "The dog")
     said = message(Corpus(write("a.tmx", content), source_language="en", target_language="it"))
-    assert "has no translation unit with en and it, only de-DE, EN-us, en, en_GB, de, fr: name its languages" in said
+    assert "has no translation unit in en and it, only texts in de-DE, EN-us, en, en_GB, de, fr: choose two" in said
 
 
 ENTITIES = '<!DOCTYPE tmx [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;">]><tmx><body/></tmx>'
@@ -208,7 +208,7 @@ ENTITIES = '<!DOCTYPE tmx [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;">]><tmx><body
         ("", "is not valid XML (no element found)"),
         (b'<?xml version="1.0"?><tmx>\xff</tmx>', "is not valid XML (not well-formed (invalid token))"),
         ('<?xml version="1.0" encoding="klingon"?><tmx/>', "is not valid XML (unknown encoding: klingon)"),
-        ("<tmx><body></body></tmx>", "has no translation unit with two languages, only no text"),
+        ("<tmx><body></body></tmx>", "has no translation unit in two languages, only texts in no language"),
         ("<tmx><body><tu><tuv lang='en'><seg>a</seg></tuv></tu></body></tmx>", "has texts in en, but two languages"),
     ],
 )
@@ -280,9 +280,9 @@ def test_broken_tables(tmp_path: Path, write) -> None:
     (folder / "state.json").write_text('{"_data_files": [{"filename": "../a.arrow"}]}')
     assert "must list Arrow files of its own folder, but lists ['../a.arrow']" in message(Corpus(folder))
     (folder / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}')
-    assert "was saved as a selection of rows" in message(Corpus(folder))
+    assert "was saved with an indices mapping" in message(Corpus(folder))
     (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert f"contains the splits train, test: name one of them, such as {folder}/train" in message(Corpus(folder))
+    assert f"give the folder of one of them, such as {folder}/train" in message(Corpus(folder))
 
 
 def test_tables_without_pyarrow(write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,6 @@ def test_files(tmp_path: Path) -> None:
         write_generated("trees", tmp_path / "x", {})
     with pytest.raises(UserError, match="pairs"):
         write_generated("tree", tmp_path / "x", {"pairs": 3})
-    with pytest.raises(UserError, match="too few different examples"):
+    with pytest.raises(UserError, match="too few different ones"):
         generate_splits(lambda random: grammars.GeneratedExample("a", "b"), 1, 1, 1, 0)
     assert not (tmp_path / "x").exists()

@@ -147,13 +147,13 @@ def test_a_small_file_with_many_pixels_is_rejected_before_it_is_decoded(size: in
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0))
     bomb = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    with pytest.raises(UserError, match="at most 67,108,864 are read: scale the image down"):
+    with pytest.raises(UserError, match="at most 67,108,864 pixels: scale it down"):
         read_patches(io.BytesIO(bomb), "bomb", SMALL)
 
 
 def test_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UserError, match=r"needs the package Pillow: pip install 'dragoman\[media\]'"):
+    with pytest.raises(UserError, match=r"needs the package Pillow: install it with pip install 'dragoman\[media\]'"):
         patch_dim(SMALL)
 
 

@@ -211,5 +211,5 @@ def test_broken_recordings_are_user_errors() -> None:
 
 def test_huge_recordings_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.data.log_mel.MAX_SOUND_BYTES", 100)
-    with pytest.raises(UserError, match="has more than 100 bytes: split the recording"):
+    with pytest.raises(UserError, match="has more than 100 bytes, the largest size of a sound file"):
         read_samples(recording(bytes(200)), "a.wav")

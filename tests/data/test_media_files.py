@@ -90,7 +90,7 @@ def test_a_folder_with_subfolders_as_classes(folder: Path) -> None:
     assert [pair.target for pair in read_feature_pairs(corpus)] == ["cat", "dog"]
     assert has_references(corpus)
     flat = Corpus(folder / "images", features=SETTINGS)
-    with pytest.raises(UserError, match=r"a\.png has no text: put it into a subfolder whose name is its class"):
+    with pytest.raises(UserError, match=r"a\.png has no text: put it into a subfolder named after its label"):
         list(read_feature_pairs(flat))
     with_texts = Corpus(flat.source, text(folder / "texts", "x", "y", "z"), features=SETTINGS)
     assert [pair.target for pair in read_feature_pairs(with_texts)] == ["x", "y", "z"]
@@ -123,11 +123,11 @@ def test_text_that_is_not_a_list(folder: Path) -> None:
 
 
 WRONG = {
-    "images/b.txt": "is not an image or sound file by its suffix: expected .png, .jpg, .jpeg, .wav",
+    "images/b.txt": "does not have the suffix of an image or sound file: expected one of .png, .jpg, .jpeg, .wav",
     "images/x.png": "does not exist",
     "images/folder.png": "is a folder",
     "": "names no file",
-    "a.wav": "has vectors of 20 numbers, but the first file has vectors of 12: keep images and sound in separate lists",
+    "a.wav": "has vectors of 20 numbers, but the first file of the list has vectors of 12: keep images and sound",
 }
 
 
@@ -271,7 +271,7 @@ def test_errors_of_commands(trained: Path, tmp_path: Path) -> None:
     for arguments, expected in {
         ("translate", trained / "run", missing): r"missing.txt, line 2: ",
         ("translate", trained / "run", unknown): "nowhere.png does not exist",
-        ("translate", trained / "run", text(tmp_path / "b.txt", "a.wav")): "length × 12, but has shape 3 × 80",
+        ("translate", trained / "run", text(tmp_path / "b.txt", "a.wav")): "vectors × 12, but has shape 3 × 80",
         ("translate", trained / "run", captions): "reads vectors of 12 features, not text",
         ("train", tmp_path / "run", "--source", missing, "--target", captions, *vision): "missing.txt, line 2: ",
         ("train", tmp_path / "run", "--source", unknown, "--target", captions, *vision): "nor a list or folder of",

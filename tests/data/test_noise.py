@@ -376,12 +376,12 @@ def test_a_chain_applies_its_steps_in_order(ids: NDArray, seed: int) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: TokenDeletion(1.1), r"noise rate, a share of tokens, must be from 0 to 1, not 1\.1"),
-        (lambda: TokenMasking(-0.1), "noise rate, a share of tokens, must be from 0 to 1"),
-        (lambda: TextInfilling(math.nan), "noise rate, a share of tokens, must be from 0 to 1, not nan"),
-        (lambda: TextInfilling(mean_span_length=0), "mean span length must be at least 1 token, not 0"),
-        (lambda: SpanCorruption(SENTINELS, mean_span_length=0.5), "at least 1 token"),
-        (lambda: SpanCorruption((7,)), "at least 2 sentinel tokens, one for a span and a final one, not 1"),
+        (lambda: TokenDeletion(1.1), r"the tokens that it changes, must be from 0 to 1, not 1\.1"),
+        (lambda: TokenMasking(-0.1), "the tokens that it changes, must be from 0 to 1"),
+        (lambda: TextInfilling(math.nan), "the tokens that it changes, must be from 0 to 1, not nan"),
+        (lambda: TextInfilling(mean_span_length=0), "must be from 1 to 1,000,000 tokens, not 0"),
+        (lambda: SpanCorruption(SENTINELS, mean_span_length=0.5), "from 1 to 1,000,000 tokens"),
+        (lambda: SpanCorruption((7,)), r"at least 2 sentinel tokens \(.*\), not 1"),
         (lambda: LocalShuffle(-1), "at least 0, not -1"),
         (lambda: MaskedLanguageModeling(vocab_size=9, first_token=9), "below the vocabulary size 9, not 9"),
     ],

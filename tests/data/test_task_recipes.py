@@ -105,7 +105,7 @@ def test_files_are_found_plain_or_gzipped_in_the_folder_or_below_it(tmp_path: Pa
     (corpus / "train.a.gz").write_bytes(gzip.compress(b"x\n"))
     (corpus / "train.b").write_text("y\n")
     recipe = own_recipe(tmp_path, f"files = {{'train.b' = {{ sha256 = '{hashlib.sha256(b'other').hexdigest()}' }} }}\n")
-    with pytest.raises(UserError, match=r"lacks test.tsv \(plain or .gz\).*--data"):
+    with pytest.raises(UserError, match=r"lacks the files test.tsv \(plain or .gz\).*--data"):
         prepare_splits(recipe, "forth", corpus, lambda text: None)
     (corpus / "test.tsv").write_text("x\ty\n")
     notes: list[str] = []

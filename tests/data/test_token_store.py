@@ -116,7 +116,7 @@ def test_missing_files_and_other_versions_are_rejected(store_of: Callable[..., T
     (folder / "target.lengths").unlink()
     with pytest.raises(UserError, match="damaged"):
         TokenStore(folder)
-    with pytest.raises(UserError, match="has no tokenized data"):
+    with pytest.raises(UserError, match="has no tokenized data, because the file"):
         TokenStore(tmp_path / "nowhere")
 
 
@@ -158,7 +158,7 @@ def test_files_of_a_killed_run_are_replaced(tmp_path: Path, tokenizer) -> None:
 def test_a_folder_without_a_store_is_never_replaced(tmp_path: Path, tokenizer) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="exists and has no tokenized data"):
+    with pytest.raises(UserError, match="exists, but holds no tokenized data"):
         write_store(tmp_path / "thesis", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
 

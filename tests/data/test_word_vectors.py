@@ -182,7 +182,7 @@ WIDE = b"0." + b"0" * 2**20
         (b"a " + WIDE, "has a line longer than 1 MiB"),
         (b"a 1\nb " + WIDE, "has a line longer than 1 MiB"),
         (b"1 2\n" + b"\0" * (2**20 + 1), "vector 1 of 1: the word is longer than 1 MiB"),
-        (gzip.compress(GLOVE, mtime=0)[:-9], "is broken gzip"),
+        (gzip.compress(GLOVE, mtime=0)[:-9], "is not valid gzip data"),
     ],
 )
 def test_damaged_files_are_reported(file: Callable[[bytes], Path], content: bytes, said: str) -> None:
@@ -204,7 +204,7 @@ def test_missing_files_and_words_are_reported(file: Callable[[bytes], Path], tmp
 
 @pytest.mark.parametrize("content", [GLOVE, b"3 3\n" + GLOVE, binary(WORDS)], ids=["GloVe", "text", "binary"])
 def test_another_size_than_that_of_the_model_is_rejected(file: Callable[[bytes], Path], content: bytes) -> None:
-    said = "has vectors of size 3, but the embeddings of the model have size 128"
+    said = "has word vectors of size 3, but the embeddings of the model have size 128"
     with pytest.raises(UserError, match=said):
         read_word_vectors(file(content), everything, expect_size=128)
     assert len(read_word_vectors(file(content), everything, expect_size=3).rows) == 3
@@ -272,7 +272,7 @@ def test_characters_have_no_word_vectors(file: Callable[[bytes], Path], kind: st
 
 
 def test_matching_rejects_another_size_and_another_language(file: Callable[[bytes], Path]) -> None:
-    with pytest.raises(UserError, match="has vectors of size 2, but the embeddings of the model have size 3"):
+    with pytest.raises(UserError, match="has word vectors of size 2, but the embeddings of the model have size 3"):
         match_word_vectors(learn_tokenizer(TEXT, "word"), file(TABLE), 3)
     with pytest.raises(UserError, match="has no vector for any"):
         match_word_vectors(learn_tokenizer(TEXT, "word"), file(b"maison 1 2\n"), 2)

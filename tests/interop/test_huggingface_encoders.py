@@ -124,7 +124,7 @@ def test_other_problem_types_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"{name}, which is not supported"):
             read_checkpoint(tmp_path)
     change(tmp_path, id2label={"0": "yes", "1": "yes"})
-    with pytest.raises(UserError, match="id2label must give every label another name"):
+    with pytest.raises(UserError, match="id2label must give every label its own name"):
         read_checkpoint(tmp_path)
 
 

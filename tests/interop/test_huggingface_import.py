@@ -382,7 +382,7 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     assert any("tokens for the 60 embeddings of the model: check that they belong together" in m for m in messages)
     marian(vocab_size=7).save_pretrained(tmp_path / "more")
     add_tokenizer(tmp_path / "more", "$A </s>")
-    with pytest.raises(UserError, match="tokens, but the model has only 7 embeddings: give files of one model"):
+    with pytest.raises(UserError, match="tokens, but the model has only 7 embeddings: get tokenizer and weights"):
         import_checkpoint(tmp_path / "more", tmp_path / "other", messages.append)
     assert not (tmp_path / "other").exists()
 

@@ -173,6 +173,23 @@ def test_transcripts_equal_generate(
     assert len(seen) > 4
 
 
+@pytest.mark.parametrize("minimum", [{"min_new_tokens": 6}, {"min_length": 10}], ids=str)
+def test_minimum_lengths_equal_generate(
+    tmp_path: Path, wavs: tuple[list[Path], torch.Tensor], minimum: dict[str, int]
+) -> None:
+    """Both demand 6 tokens before EOS: only `min_length` counts BOS and the prompt, 4 tokens together."""
+    paths, frames = wavs
+
+    def transcripts(found: torch.Tensor) -> list[list[int]]:
+        return [[token for token in row if token not in range(2, 8) and token < 28] for row in found.tolist()]
+
+    unlimited = transcripts(save(tmp_path / "unlimited").generate(input_features=frames))
+    expected = transcripts(save(tmp_path / "whisper", **minimum).generate(input_features=frames))
+    assert min(map(len, unlimited)) < 6 == min(map(len, expected))
+    run = dragoman.load(tmp_path / "whisper", device="cpu")
+    assert [run.target_tokenizer.encode(one.text) for one in run.translate(paths)] == expected
+
+
 @SLOW
 def test_another_language_and_its_errors(tmp_path: Path, wavs: tuple[list[Path], torch.Tensor]) -> None:
     paths, frames = wavs
@@ -229,7 +246,7 @@ def test_import_and_long_recordings(tmp_path: Path) -> None:
     ("file", "fields", "message"),
     [
         ("generation_config.json", {"task": "sing"}, "task 'sing', which is not supported"),
-        ("generation_config.json", {"forced_decoder_ids": [[2, 7]], "task": None}, "must be 1, 2, …"),
+        ("generation_config.json", {"forced_decoder_ids": [[2, 7]], "task": None}, "with the positions 1, 2, …"),
         ("generation_config.json", {"language": "Klingon"}, "does not know the language 'Klingon'"),
         ("preprocessor_config.json", {"feature_size": 80}, "feature_size 80, which is not supported"),
         ("preprocessor_config.json", {"chunk_length": 30}, "correct chunk_length"),

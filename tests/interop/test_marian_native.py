@@ -306,12 +306,12 @@ def test_a_sentencepiece_model_as_vocabulary(tmp_path: Path, vocabulary: Path) -
         ({"transformer-preprocess": "n"}, "have one norm: before it, or after the addition"),
         ({"transformer-ffn-activation": "tanh"}, "use one of swish, relu, gelu"),
         ({"lemma-dim-emb": 5}, "lemma-dim-emb 5, which is not supported"),
-        ({"transformer-heads": "many"}, "must have a whole number above 0 as transformer-heads, but has 'many'"),
-        ({"dim-vocabs": [TOKENS, TOKENS, TOKENS]}, "must have two numbers of tokens"),
+        ({"transformer-heads": "many"}, "the option transformer-heads must be a whole number above 0, but is 'many'"),
+        ({"dim-vocabs": [TOKENS, TOKENS, TOKENS]}, "dim-vocabs must be two numbers"),
         ({"enc-depth": 3}, "16 missing, such as encoder_l3_self_Wq"),
         ({"enc-depth": 1}, "16 not used, such as encoder_l2_"),
         ({"transformer-dim-ffn": 20}, "(special:model.yml has transformer-dim-ffn 20, the weights have 18)"),
-        ({"dim-vocabs": [20, 20]}, "has 30 tokens, but the model has only 20 embeddings: give files of one model"),
+        ({"dim-vocabs": [20, 20]}, "has 30 tokens, but the model has only 20 embeddings: get vocabulary and weights"),
     ],
 )
 def test_unsupported_options_are_named(
@@ -347,7 +347,7 @@ def store_no_options(folder: Path) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (truncate, "is no archive of NumPy arrays, or is damaged, get it again"),
-    "compressed": (compress, "is compressed: write it again with numpy.savez"),
+    "compressed": (compress, "has compressed arrays, which are not supported: write it again with numpy.savez"),
     "objects": (store_objects, "the array a in .* has the data type object: write it again as float32"),
     "no options": (store_no_options, "has no entry special:model.yml, and there is no model.npz.yml next to it"),
     "no model": (lambda folder: (folder / "model.npz").rename(folder / "other.npz"), "names the model model.npz, but"),

@@ -142,7 +142,7 @@ def test_a_tagger_is_one_graph(tokenizer: Tokenizer, tmp_path: Path) -> None:
 def test_what_torch_cannot_trace_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
     run = untrained_run(tokenizer, "transformer-dmca", layers=2)
     with pytest.raises(
-        dragoman.UserError, match=r"cannot be exported to ONNX: the state of layer .* does not grow token"
+        dragoman.UserError, match=r"cannot be exported to ONNX: the cached state of decoder layer .* does not grow"
     ):
         run.export(tmp_path / "out", "onnx")
     assert not list(tmp_path.iterdir())

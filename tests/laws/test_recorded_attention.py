@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.lens.axes import evenly_spaced
 from dragoman.lens.beam_recorder import RecordingStrategy, assign_ranks
+from dragoman.lens.layer_names import layer_name
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.sentence_inspector import record_forward, token_predictions
 from dragoman.models import Model
@@ -28,6 +29,8 @@ from dragoman.parts.hard_alignment import HardAlignmentLayer
 from dragoman.parts.long_attention import LocalAttentionMixer
 from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.positions import ShawKeys
+from dragoman.parts.stack import StackMixer
+from dragoman.parts.tracing import Trace
 from dragoman.search import Beam, LengthLimit, Sample, build_engine
 from dragoman.search.forced_decoding import token_scores
 
@@ -151,6 +154,23 @@ def copy_attention_by_hand(model: Any, source: Tensor, lengths: Tensor, target: 
     return torch.nn.functional.pad(weights, (0, memory.states.shape[1] - source.shape[1]))[:, None]
 
 
+@every_system
+@torch.no_grad()
+def test_what_is_recorded_has_a_name(variant: str) -> None:
+    """Every recorded layer is found by its path in the model, and no two parts of a stack have one name."""
+    model, trace = small_model(variant), Trace()
+    source, lengths, target, target_lengths = first_pair(variant, model)
+    source_layout = SequenceLayout.padded(source.shape[1], lengths)
+    model.forward_features(source, source_layout, target, SequenceLayout.padded(target.shape[1], target_lengths), trace)
+    assert trace.results
+    for path in {*trace, *(path for path, _ in trace.results)}:
+        assert layer_name(model, path)
+    for path, stack in model.named_modules():
+        if isinstance(stack, StackMixer):
+            names = [layer_name(model, f"{path}.layers.{name}") for name, _ in stack.named_layers()]
+            assert len(set(names)) == len(names)
+
+
 @every_writer
 @torch.no_grad()
 def test_attention_of_decoding_equals_teacher_forcing(variant: str) -> None:
@@ -183,6 +203,8 @@ def test_the_last_layer_says_what_the_model_says(variant: str) -> None:
     source, lengths, target, target_lengths = first_pair(variant, model)
     done = record_forward(model, source, lengths, target, target_lengths)
     own = (model(source, lengths, target, target_lengths) if model.can_generate else model(source, lengths))[0]
+    if model.label_names:  # the sigmoid of a single logit is its softmax with a second one, 0
+        own = torch.nn.functional.pad(own, (0, 1))
     torch.testing.assert_close(done.logits, own, **TOLERANCE)
     assert next(iter(done.layer_logits)) == "input"
     torch.testing.assert_close(list(done.layer_logits.values())[-1], own, **TOLERANCE)

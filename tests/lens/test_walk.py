@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from dragoman.cli import app
 from dragoman.config import Config
 from dragoman.errors import UserError
+from dragoman.lens.saliency import measure_saliency
 from dragoman.lens.walk import MAX_KEYS, Walk, WalkStep, walk_through
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.attention_quantities import term_quantity
@@ -40,6 +41,7 @@ OTHER_SYSTEMS = [
     "shaw",
     "cho",
     "unilm",
+    "unilm-masked",
 ]
 
 
@@ -135,15 +137,63 @@ def test_recurrent_decoder_with_attention(recurrent_run: Run) -> None:
     assert steps["new state"].formula == "sᵢ = (1 − z) ⊙ n + z ⊙ h"
 
 
-def test_keys_of_compressed_attention_are_labeled_with_all_their_tokens() -> None:
-    """The first is the key of zeros; each of the others belongs to two tokens. The layer before has a key per token."""
+def untrained(system: str, **settings: int) -> Run:
+    """A run of a model with random weights, whose vocabulary is the words of the sentence."""
     tokenizer = learn_tokenizer([SENTENCE], "word", 20)
     vocabulary = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, joint=True)
-    settings = {"model_dim": 8, "layers": 2, "heads": 2, "stride": 2}
-    spec = SYSTEMS["transformer-dmca"].spec(vocabulary, "tiny", **settings)
-    framing = spec.default_framing
-    compressed = Run(Path("untrained"), Config(), spec.build().eval(), tokenizer, tokenizer, framing, "last")
-    walk = walk_through(compressed, SENTENCE)
+    spec = SYSTEMS[system].spec(vocabulary, "tiny", model_dim=8, layers=2, heads=2, **settings)
+    model = spec.build().eval()
+    return Run(Path("untrained"), Config(), model, tokenizer, tokenizer, spec.default_framing, "last")
+
+
+def test_layers_of_one_block_are_told_apart() -> None:
+    """Local and compressed attention and their feed-forward networks are the parts of one block."""
+    places = dict.fromkeys(step.place for step in walk_through(untrained("transformer-dmca"), SENTENCE).steps)
+    kinds = ("long attention", "feed-forward network")
+    assert list(places)[1:] == [f"decoder layer {number}: {kind}" for number in (1, 2) for kind in kinds]
+
+
+def test_detector_of_replaced_tokens() -> None:
+    """The probability that a token was replaced is the sigmoid of the only output."""
+    electra = untrained("electra")
+    inspection = electra.lens(SENTENCE)
+    assert inspection.source is not None
+    ids = torch.tensor([electra.encode_sources([SENTENCE])[0]])
+    with torch.no_grad():
+        replaced = electra.model(ids, torch.tensor([ids.shape[1]]))[0, :, 0].sigmoid()
+    for position, probability in enumerate(replaced.tolist()):
+        expected = {"replaced": probability, "original": 1 - probability}
+        walk = walk_through(electra, SENTENCE, position=position)
+        assert {one.token: one.probability for one in walk.candidates} == pytest.approx(expected)
+        alternatives = inspection.steps[position].alternatives
+        assert {one.token: one.probability for one in alternatives} == pytest.approx(expected)
+    check_attention(
+        by_name(walk, "encoder layer 2: self-attention"), inspection.attention_of_kind("encoder")[1].weights[0, -1]
+    )
+
+
+def test_prediction_at_a_mask() -> None:
+    """UniLM's walk follows the mask, which attends to all tokens and to itself; its tokens predict nothing."""
+    run = untrained("unilm-masked")
+    inspection = run.lens(SENTENCE, "The tree.")
+    walk = walk_through(run, SENTENCE, [inspection.steps[0].token_id])
+    probabilities = {found.token_id: found.probability for found in walk.candidates}
+    best = inspection.steps[1].alternatives[0]
+    assert probabilities[best.token_id] == pytest.approx(best.probability, rel=1e-3)
+    steps = by_name(walk, "decoder layer 2: self-attention")
+    check_attention(steps, steps["attention weights"].values)
+    assert steps["attention weights"].key_labels == (*walk.source, *walk.inputs, "<mask>", "<mask>")
+    assert (steps["attention weights"].values > 0).tolist() == [True] * (len(walk.source) + 2) + [False, True]
+    decoder = inspection.attention_of_kind("decoder")[0]
+    assert decoder.queries == decoder.keys == (*walk.source, *walk.inputs, *decoder.keys[-2:])
+    saliency = measure_saliency(run, SENTENCE, "The tree.")
+    assert saliency.target.shape == (len(saliency.target_tokens), len(saliency.input_tokens))
+    same(saliency.source.sum(1) + saliency.target.sum(1), torch.ones(len(saliency.target_tokens)))
+
+
+def test_keys_of_compressed_attention_are_labeled_with_all_their_tokens() -> None:
+    """The first is the key of zeros; each of the others belongs to two tokens. The layer before has a key per token."""
+    walk = walk_through(untrained("transformer-dmca", stride=2), SENTENCE)
     tokens = (*walk.source, *walk.inputs)
     pairs = ("(zero)", *("".join(pair) for pair in zip(tokens[::2], tokens[1::2])))
     steps = [step for step in walk.steps if step.keys]
@@ -240,7 +290,7 @@ def test_every_system_has_a_walk(make_run: Callable[..., Run], system: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["gpt", "rnn-lm", "bert"])
+@pytest.mark.parametrize("system", ["gpt", "rnn-lm", "bert", "electra"])
 def test_walk_of_a_model_of_text(make_text_run: Callable[[str], Run], system: str) -> None:
     model_of_text = make_text_run(system)
     inspection = model_of_text.lens(SENTENCE)

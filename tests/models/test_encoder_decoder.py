@@ -96,7 +96,7 @@ def test_decoder_only_starts_after_the_source(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) in ("EncoderOnly", "ReplacedTokens")])
 def test_encoder_only_cannot_decode(name: str) -> None:
     model = SYSTEMS[name].spec(VocabularySizes(9, 9, True), "tiny", model_dim=8).build()
-    with pytest.raises(UserError, match="labels its source and generates no text"):
+    with pytest.raises(UserError, match="labels its source and cannot generate text"):
         model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 

@@ -372,7 +372,7 @@ def test_objective_rejects_other_models(tokenizer: Tokenizer) -> None:
 def test_span_corruption_needs_sentinels(tokenizer: Tokenizer) -> None:
     model = small("transformer", tokenizer.vocab_size)
     assert isinstance(model, EncoderDecoderModel)
-    with pytest.raises(UserError, match=r"this system has none: set system\.name to t5"):
+    with pytest.raises(UserError, match=r"this system has no sentinel tokens: set system\.name to t5"):
         build_objective("span-corruption", material(model, tokenizer), {})
 
 
@@ -385,8 +385,8 @@ def test_span_corruption_needs_sentinels(tokenizer: Tokenizer) -> None:
         (
             "masked-lm",
             {"mask_rate": 1.5},
-            "the setting mask_rate of the objective masked-lm is a probability, so that it must lie between 0 and 1, "
-            "but it is 1.5: change objective.settings.mask_rate",
+            "the setting mask_rate of the objective masked-lm is a probability and must be from 0 to 1, "
+            "but is 1.5: change objective.settings.mask_rate",
         ),
     ],
 )

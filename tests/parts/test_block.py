@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, OutputLayer
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Glorot, Orthogonal, Uniform
@@ -19,6 +20,20 @@ from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Residual, ResidualMixer, Stack
 
 CTX = Context(SequenceLayout.padded(4, torch.tensor([4, 4])))
+
+
+# ---- layers
+
+
+def test_layers_of_a_block_are_numbered() -> None:
+    """Two blocks of attention, network, attention, network are four layers; each LSTM of a block is one."""
+    part = PreNorm(FeedForward(inner_dim=4))
+    attention = PreNorm(SelfAttention(heads=1))
+    stack = Stack((attention, part, attention, part), depth=2).build(4)
+    names = [f"{block}.{number}" for block in range(2) for number in range(4)]
+    assert stack.layer_numbers() == dict(zip(names, (1, 1, 2, 2, 3, 3, 4, 4)))
+    lstm = Residual(Recurrent("lstm"))
+    assert Stack((lstm, lstm, lstm)).build(4).layer_numbers() == {"0.0": 1, "0.1": 2, "0.2": 3}
 
 
 # ---- norms

@@ -368,7 +368,7 @@ def test_source_of_11000_tokens(system: str, settings: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (LocalAttention(block_size=0), "block_size of LocalAttention must be at least 1, but is 0"),
+        (LocalAttention(block_size=0), "block_size of LocalAttention, .*, must be at least 1, but is 0"),
         (CompressedAttention(stride=0), "must be at least 1, but are 3 and 0"),
         (LocalAttention(3), "model_dim=8 is not divisible by 3 heads"),
     ],

@@ -142,7 +142,7 @@ def test_missing_and_unexpected_statistics_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has the weight layers\.0\.0\.before\.running_mean"):
         checkpoint.load_weights(stack(LayerNorm()), tmp_path / "surplus")
     checkpoint.save(tmp_path / "shape", {"model": weights | {"layers.0.0.before.running_var": torch.ones(3)}}, {})
-    with pytest.raises(UserError, match=r"running_var of shape \[3\], but the model \[4\]"):
+    with pytest.raises(UserError, match=r"running_var with shape \[3\], but in this model its shape is \[4\]"):
         checkpoint.load_weights(stack(BatchNorm()), tmp_path / "shape")
     del weights["layers.0.0.before.running_mean"]
     checkpoint.save(tmp_path / "lacking", {"model": weights}, {})

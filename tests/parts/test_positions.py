@@ -186,7 +186,7 @@ def test_a_transformer_with_concatenated_positions_divides_its_width() -> None:
     torch.testing.assert_close(x, expected)
     with pytest.raises(UserError, match=r"rotary positions act in the attention: set .*position_encoding"):
         SYSTEMS["transformer"].spec(vocabulary, "tiny", position_dim=3, position_encoding="rotary")
-    with pytest.raises(UserError, match="set position_dim to a number from 1 to 7"):
+    with pytest.raises(UserError, match=r"position_dim, .* must be from 1 to 7"):
         SYSTEMS["transformer"].spec(vocabulary, "tiny", model_dim=8, position_dim=8).build()
 
 

@@ -170,7 +170,7 @@ def test_another_number_of_heads_is_refused(position: RelativeBias | ALiBi) -> N
 
 def test_shaws_positions_belong_to_an_attention() -> None:
     stack = Stack((SelfAttention(4),), position=Shaw()).build(8)
-    with pytest.raises(UserError, match="have width 8, but the heads have 2: set them as the position"):
+    with pytest.raises(UserError, match="have width 8, but the attention heads have width 2: set Shaw"):
         stack(torch.randn(1, 3, 8), Context(SequenceLayout.padded(3, torch.tensor([3]))))
 
 

@@ -150,7 +150,7 @@ def test_int_is_accepted_for_float() -> None:
 def test_description_of_a_part_is_not_a_model() -> None:
     others: list[Any] = [{"kind": "Dot"}, [], 3]
     for data in others:
-        with pytest.raises(UserError, match="which is no model: use one of EncoderDecoder"):
+        with pytest.raises(UserError, match="name of a model class as its 'kind', one of EncoderDecoder"):
             model_from_dict(data)
 
 

@@ -239,7 +239,8 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
         ({"size": 0}, "Beam.size must be at least 1, but is 0"),
         (
             {"size": 2, "n_best": 3},
-            "a beam of 2 hypotheses cannot return the 3 best: use a larger beam, or ask for fewer",
+            "a beam of 2 hypotheses cannot return the 3 best hypotheses: "
+            "raise the beam size to 3, or lower n_best to 2",
         ),
         ({"size": 2, "n_best": 0}, "Beam.n_best must be at least 1, but is 0"),
         (

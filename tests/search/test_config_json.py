@@ -162,7 +162,7 @@ def test_descriptions_of_earlier_versions_still_open(old: dict[str, Any], expect
 
 
 def test_a_former_name_beside_its_new_one_is_answered_with_the_new_one() -> None:
-    with pytest.raises(UserError, match=r"Beam\.stop is now called early_stopping: stop=complete is .*=true"):
+    with pytest.raises(UserError, match=r"Beam\.stop is now called early_stopping \(stop=complete is .*=true"):
         search_from_dict({"kind": "Beam", "stop": "complete", "early_stopping": True})
     with pytest.raises(UserError, match=r"search\.stop is now called early_stopping"):
         override_settings(Config(), ["search.stop=complete"])

@@ -135,7 +135,7 @@ def test_where_there_is_no_place_for_drafts_the_model_writes_alone() -> None:
 
 
 def test_what_a_draft_cannot_be_is_said() -> None:
-    with pytest.raises(UserError, match="a vocabulary of 11 tokens, but the model one of 10"):
+    with pytest.raises(UserError, match="a vocabulary of 11 tokens, but the model that it drafts for has 10"):
         spoken(Parrot(5), Parrot(5, vocabulary=11), 2)
     short = Parrot(5)
     short.max_source_length = 0

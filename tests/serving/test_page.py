@@ -348,8 +348,10 @@ def test_neurons_sum_to_scores(show: Opening, runs: list[tuple[Run, LanguagePair
     for kind, query in (("cross", 1), ("encoder", 2), ("decoder", 1)):
         page.get_by_role("combobox", name="Attention").select_option(kind)
         page.get_by_role("combobox", name="Layer").select_option("2")
-        page.get_by_role("group", name="Query").get_by_role("button").nth(query).click()
-        sync_api.expect(page.get_by_role("group", name="Query").get_by_role("button").nth(query)).to_be_focused()
+        button = page.get_by_role("group", name="Query").get_by_role("button").nth(query)
+        button.click()
+        sync_api.expect(button).to_have_attribute("aria-pressed", "true")  # together with the figure
+        sync_api.expect(button).to_be_focused()
         figure = page.locator("figure").first
         found = next(map for map in runs[0][0].lens(SENTENCE).attention_of_kind(kind) if map.layer == 2)  # type: ignore[arg-type]
         shares = [float(text.strip("<\u00a0% ")) for text in figure.locator("[data-weight]").all_text_contents()]

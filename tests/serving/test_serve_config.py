@@ -291,7 +291,7 @@ def test_messages_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--on", "spark"), "--on must be local, ray or ray://ADDRESS"),
+        (("--on", "spark"), "--on must be local (processes of this machine), ray"),
         (("--on", "ray", "--shutdown-delay", "3"), "--shutdown-delay cannot be used with --on ray"),
         (("--on", "ray://127.0.0.1:1"), "there is no Ray cluster at '127.0.0.1:1'"),
     ],

@@ -28,7 +28,7 @@ def test_training_is_the_same_with_a_page_that_cannot_be_served(folder: Path, ca
         taken.listen()
         port = taken.getsockname()[1]
         again = train_small_run(folder.parent, "watched", "--watch", "--watch-port", port)
-    assert f"the training is not shown on a page: cannot listen at port {port}" in capfd.readouterr().err
+    assert f"the web page that shows a training cannot listen at port {port}" in capfd.readouterr().err
     first, second = (checkpoint.read_tensors(run / "checkpoints" / "last", "model") for run in (folder, again))
     assert all(torch.equal(first[name], second[name]) for name in first)
 

@@ -231,7 +231,7 @@ def test_every_second_feed_forward_layer_is_a_mixture_of_experts() -> None:
         "MixtureOfExperts",
     ]
     assert {(part.num_experts, part.top_k) for part in find_specs(spec, MixtureOfExperts)} == {(3, 2)}
-    with pytest.raises(UserError, match=r"moe needs pairs of layers, but system\.settings\.layers=3 is odd"):
+    with pytest.raises(UserError, match=r"experts in every second layer, but system\.settings\.layers=3 is odd"):
         spec_of("moe", layers=3)
 
 

@@ -187,7 +187,7 @@ def test_a_fifth_of_the_selections_are_bigrams_or_trigrams() -> None:
 
 
 def test_next_token_objectives_are_refused() -> None:
-    with pytest.raises(UserError, match="predicts a token at a mask in its place"):
+    with pytest.raises(UserError, match="predicts a masked token at the position of its mask"):
         build_objective("dialogue", task(small_model()), {})
 
 

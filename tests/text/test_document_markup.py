@@ -14,9 +14,9 @@ from dragoman.errors import UserError
 from dragoman.text.documents.block_translation import SplitBlock
 from dragoman.text.documents.document import Document, parse_document
 from dragoman.text.documents.html_document import HtmlDocument
-from dragoman.text.documents.marked_text import MarkedText
+from dragoman.text.documents.marked_text import MarkedText, Tag
 from dragoman.text.documents.preserved_text import Preserve, find_literals, missing_literals, restore_literals
-from dragoman.text.documents.tag_projection import AlignedSentence
+from dragoman.text.documents.tag_projection import CUT, AlignedSentence
 from dragoman.text.sentences import split_sentences
 from dragoman.text.word_splitting import alignment_words
 
@@ -87,6 +87,11 @@ def translate_file(content: bytes, name: str) -> bytes:
         ("We see the <b>garden</b> <i>house</i>.", "Wir sehen das <b><i>Gartenhaus</i></b>."),
         ("We see the <a>garden</a> <a>house</a>.", "Wir sehen das <a>Gartenhaus</a><a></a>."),
         ("H<sub>2</sub>O is water.", "H<sub>2</sub>O ist Wasser."),
+        ("H<wbr>2O is water.", "H<wbr>2O ist Wasser."),
+        # punctuation next to a tag stays outside or inside
+        ("(<i>“a”</i>), b", "(<i>“A”</i>), B"),
+        ("a<b>:</b> b", "A<b>:</b> B"),
+        ("“a”<img>, (<img>b)", "“A”<img>, (<img>B)"),
         # what is not translated
         ("Use <code>print(x)</code> here.", "Benutze hier <code>print(x)</code>."),
         ("Use <b translate='no'>print(x)</b> here.", "Benutze hier <b translate='no'>print(x)</b>."),
@@ -103,9 +108,18 @@ def translate_file(content: bytes, name: str) -> bytes:
         ),
         ("<li>The man laughs.<li>The woman sleeps.", "<li>Der Mann lacht.<li>Die Frau schläft."),
         ("<td>a &lt; b &amp; c</td>", "<td>A &lt; B &amp; C</td>"),
+        # no-break spaces are not collapsed, but are empty lines between two <br>
+        ("<p>&nbsp;&nbsp;a  b&nbsp;</p>", "<p>\xa0\xa0A B\xa0</p>"),
+        ("a<br>&nbsp;<br>b", "A<br>&nbsp;<br>B"),
         ("The man laughs.<br><br>The woman sleeps.", "Der Mann lacht.<br><br>Die Frau schläft."),
         # tags without a partner, and crossing ones, are kept
         ("</i>The man laughs.</b>", "</i>Der Mann lacht.</b>"),
+        # damaged and unusual markup, as browsers read it
+        ("<p title=don't>a</p>", "<p title=don't>A</p>"),
+        ('<a href="x"">a</a> <b>b</b>', '<a href="x"">A</a> <b>B</b>'),
+        ("a <a href=/x/>b</a> c", "A <a href=/x/>B</a> C"),
+        ('<!DOCTYPE html [<!ENTITY x "y">]><p>a', '<!DOCTYPE html [<!ENTITY x "y">]><p>A'),
+        ("<?a b<c?><!d <e>a", "<?a b<c?><!d <e>A"),
         ("<html lang=en><body>The man laughs.", "<html lang=de><body>Der Mann lacht."),
     ],
 )
@@ -190,7 +204,8 @@ def test_valid_nesting_stays_valid(spans: list[tuple[str, int, int]], random: ob
 
 
 def test_nested_and_repeated_markup_takes_no_quadratic_time() -> None:
-    for hostile in ("<b>" * 20_000 + "a", "<!--" * 50_000, "<pre>" * 20_000, "<a " * 50_000, "<sup>1" * 20_000):
+    pieces = ("<b>" * 20_000 + "a", "<!--" * 50_000, "<pre>" * 20_000, "<a " * 50_000, "<sup>1" * 20_000)
+    for hostile in (*pieces, "<!" * 50_000):
         assert html.unescape(translate_html(hostile)).lower() == hostile
 
 
@@ -277,12 +292,21 @@ def test_plain_text_keeps_its_lines() -> None:
         ("<HTML dir=ltr lang=en>", "שלום", "he", '<html dir="rtl" lang=he>'),
         ('<html lang="he" dir="rtl">', "Hello", "en", '<html dir="ltr" lang="en">'),
         ("<html>", "Hallo", "de", "<html>"),
+        ('<html xml:lang="en" lang="en">', "Hallo", "de", '<html xml:lang="de" lang="de">'),
+        ("<!-- <html lang=en> --><html lang=en>", "Hallo", "de", "<!-- <html lang=en> --><html lang=de>"),
         ('<html lang="en">', "שלום", "", '<html lang="en">'),
     ],
 )
 def test_root_element_has_language_and_direction(root: str, translation: str, language: str, expected: str) -> None:
     document = HtmlDocument.parse(f"{root}<p>text</p></html>")
     assert document.render([MarkedText(translation)], language) == f"{expected}<p>{translation}</p></html>"
+
+
+def test_encodings_are_those_of_browsers() -> None:
+    """“latin-1” is Windows-1252, and a declaration in ASCII letters is not UTF-16."""
+    content = '<meta charset="iso-8859-1"><p>don’t – €</p>'.encode("cp1252")
+    assert translate_file(content, "a.html") == content.replace(b"<p>don", b"<p>DON").replace(b"t ", b"T ")
+    assert translate_file('<meta charset="utf-16">ä'.encode(), "a.html") == '<meta charset="utf-16">Ä'.encode()
 
 
 def test_html_keeps_its_encoding() -> None:
@@ -326,6 +350,45 @@ schläft im Garten.
     assert translate_file(SRT.encode(), "a.srt").decode() == expected
     windows = SRT.replace("\n", "\r\n").encode("utf-8-sig")
     assert translate_file(windows, "a.srt").decode("utf-8-sig") == expected.replace("\n", "\r\n")
+
+
+def subtitles(*texts: str) -> str:
+    """A file of subtitles that follow each other directly."""
+    return "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n + 1},000\n{text}\n\n" for n, text in enumerate(texts, 1))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("Hello my", "<i>dear friend", "goodbye</b>"),
+        ("Hello my</b>", "dear</i> friend", "and{\\i0}", "<i>goodbye"),
+        ("pro<00:01.000>gram", "5 < 6 and 7 > 6"),
+        ("\xa0a\xa0b",),
+    ],
+)
+def test_tags_without_a_partner_stay_in_their_subtitle(texts: Sequence[str]) -> None:
+    document = parse_document(subtitles(*texts).encode(), "a.srt")
+    assert document.render(document.blocks, "").decode() == subtitles(*texts).replace("\n\xa0", "\n")
+    same = []
+    for block in document.blocks:
+        split = SplitBlock.create(block, split_sentences(block.text, len, 10_000), Preserve.NONE)
+        alignments = [[(n, n) for n in range(len(sentence))] for sentence in split.sentences]
+        same.append(split.join(split.sentences, alignments, ""))
+    assert document.render(same, "").decode() == subtitles(*texts).replace("\n\xa0", "\n")
+
+
+def test_a_tag_across_a_cut_is_closed_and_opened_again() -> None:
+    document = parse_document(subtitles("a", "b", "c").encode(), "a.srt")
+    cuts = tuple(Tag(position, position, "", name=CUT) for position in (5, 5))
+    tags = (Tag(0, 10, "<i>", "</i>", children=(*cuts, Tag(6, 10, "<b>", "</b>"))),)
+    expected = subtitles("<i>Hallo</i>", "", "<i><b>Welt</b></i>!")
+    assert document.render([MarkedText("Hallo Welt!", tags)], "de").decode() == expected
+    assert document.render([MarkedText("Hallo Welt!")], "de").decode() == subtitles("Hallo Welt!", "", "")
+
+
+def test_line_breaks_of_the_last_subtitle_are_those_of_the_file() -> None:
+    content = subtitles("a\nb").rstrip().replace("\n", "\r\n").encode()
+    assert translate_file(content, "a.srt") == content.replace(b"a\r\nb", b"A\r\nB")
 
 
 def test_subtitles_with_missing_and_additional_empty_lines() -> None:

@@ -49,7 +49,27 @@ def translated(text: str) -> str:
         ("<div>\n<p>The man laughs.</p>\n</div>\n\na", "<div>\n<p>Der Mann lacht.</p>\n</div>\n\nA"),
         ("[a][b] [b] [c]\n\n[b]: http://x 'y'\n[^1]: d", "[A][b] [B][b] [C]\n\n[b]: http://x 'y'\n[^1]: D"),
         ("***\n* * *\n$$\na\n$$\n", "***\n* * *\n$$\na\n$$\n"),
+        ("* * *\na\n> * * *\n> b", "* * *\nA\n> * * *\n> B"),
+        ("## 1. a\n\n|2. b|\n|-|\n|- c|", "## 1. A\n\n|2. B|\n|-|\n|- C|"),
+        ("> a | b\n> -|-\n> c | d\ne\nf", "> A | B\n> -|-\n> C | D\nE\nF"),
+        ("> ```\n> a\n\nb\n```\n> ```\n```\nc", "> ```\n> a\n\nB\n```\n> ```\n```\nC"),
+        ("[^1]: a\n    b\n\n    c\n[^2]:\n    d", "[^1]: A B\n\n    C\n[^2]:\n    D"),
+        ("a\n<details>\n<summary>b</summary>", "A\n<details>\n<summary>B</summary>"),
+        ("<img src=x>\na *b*\nc\n\nd\n<b>\ne", "<img src=x>\nA *B* C\n\nD <b>\nE"),
+        ("*\na\n\n1.\nb", "*\nA\n\n1.\nB"),
+        # addresses with brackets and titles
+        ("[x](a_(b)) ![y](c_(d)) ![y](<e f>)", "[X](a_(b)) ![y](c_(d)) ![y](<e f>)"),
+        (r"[x](a\)b) ![y [z]](c) [x](a (b)) ![y](c (d))", r"[X](a\)b) ![y [z]](c) [X](a (b)) ![y](c (d))"),
+        # a hard line break next to emphasis, in code, a link and a tag; one that is none
+        ('a  \n_b_ c\\\n**"d"** e', 'A  \n_B_ C\\\n**"D"** E'),
+        ("a `b  \nc` `d\\\ne`", r"A `b c` `d\ e`"),
+        ("[x](a  \n'b') <b  \nid=c>d</b>", "[X](a  \n'b') <b  \nid=c>D</b>"),
+        ("\ue0000\ue001 a", "\ue0000\ue001 A"),
+        ("<code>a &lt; *b*</code> <kbd>c</kbd> d", "<code>a &lt; *b*</code> <kbd>c</kbd> D"),
+        ("a ~~~~ b ~~c~~", "A ~~~~ B ~~C~~"),
         # special characters
+        ("\\# a\n\n1986\\. b\n\n&#43; c", "\\# A\n\n1986\\. B\n\n&#43; C"),
+        ("a&nbsp;b", "A&nbsp;B"),
         (r"a \* b \_c\_ &lt;d&gt; snake_case 2*3", r"A \* B \_C\_ &lt;D&gt; SNAKE\_CASE 2\*3"),
         ("2 * 3 ** 4 a* `b", "2 * 3 ** 4 A* `B"),
         ("", ""),
@@ -106,7 +126,8 @@ def test_any_text_is_read_and_untranslated_text_looks_the_same(pieces: list[str]
 
 
 def test_hostile_markdown_takes_no_quadratic_time() -> None:
-    for piece in ("*a ", "[", "`", "<a ", "**", "_a_", "![", "> ", "](", "|a\n|-\n", "- ", "&amp", "<!--", "a  \n"):
+    pieces = ["*a ", "[", "`", "<a ", "**", "_a_", "![", "> ", "](", "|a\n|-\n", "- ", "&amp", "<!--", "a  \n"]
+    for piece in (*pieces, "<code>", "![a]("):
         text = piece * (60_000 // len(piece))
         file = MarkdownFile.parse(text.encode())
         assert file.render(file.blocks)

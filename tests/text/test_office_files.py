@@ -94,6 +94,13 @@ BOLD, RED = "<w:rPr><w:b/></w:rPr>", '<w:rPr><w:color w:val="FF0000"/></w:rPr>'
             + "<w:r><w:fldChar w:fldCharType='end'/></w:r>"
             + run(" one"),
         ),
+        # a field that ends in a later paragraph, such as a table of contents, and a tab inside a link
+        (
+            "<w:r><w:fldChar w:fldCharType='begin'/></w:r><w:r><w:fldChar w:fldCharType='separate'/></w:r>"
+            + f"<w:hyperlink>{run('one two')}<w:r><w:tab/></w:r>{run('3')}</w:hyperlink>",
+            "<w:r><w:fldChar w:fldCharType='begin'/></w:r><w:r><w:fldChar w:fldCharType='separate'/></w:r>"
+            + f"<w:hyperlink>{run('3 two')}<w:r><w:tab/></w:r>{run('one')}</w:hyperlink>",
+        ),
         # tabs and line breaks separate texts
         (
             run("one two") + "<w:r><w:tab/></w:r>" + run("12") + "<w:r><w:br/></w:r>" + run("three four"),
@@ -152,6 +159,21 @@ def test_spans_of_open_documents_follow_the_aligned_words() -> None:
     assert translate(archive(files), "a.odt")["content.xml"].decode() == moved
 
 
+def test_text_and_spaces_that_are_not_changed_stay_the_same() -> None:
+    """Also fields that begin inside an element and end outside, spaces as elements, and formats inside words."""
+    begin, end = (f"<w:r><w:fldChar w:fldCharType='{mark}'/></w:r>" for mark in ("begin", "end"))
+    word = f"<w:ins>{begin}</w:ins>{run('one ')}{run('t', BOLD)}{run('wo three')}{end}"
+    word = f"<w:p>{word}</w:p>".replace("<w:t>", '<w:t xml:space="preserve">')
+    odf = "<text:p><text:s text:c='3'/>one<text:s/>two <text:span><text:s/>three</text:span>\xa0four</text:p>"
+    for name, file, text in (("a.docx", "word/document.xml", f"<w:d {W}>{word}</w:d>"), ("a.odt", "content.xml", odf)):
+        document = parse_document(archive({file: text}), name)
+        split = [SplitBlock.create(block, single_sentence(block.text), Preserve.NONE) for block in document.blocks]
+        identity = [(n, n) for n in range(4)]
+        same = [block.join(block.sentences, [identity], "") for block in split]
+        with zipfile.ZipFile(io.BytesIO(document.render(same, ""))) as opened:
+            assert opened.read(file).decode() == text
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -159,7 +181,7 @@ def test_spans_of_open_documents_follow_the_aligned_words() -> None:
         (archive({"a.txt": "x"}), "word/document.xml is missing"),
         (archive({"word/document.xml": "<w:p>"}), "not valid XML"),
         (archive({"word/document.xml": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'}), "declares a document type"),
-        (archive({"word/document.xml": "<a>" * 300 + "</a>" * 300}), "nests more than 200 elements"),
+        (archive({"word/document.xml": "<a>" * 300 + "</a>" * 300}), "nests elements more than 200 levels deep"),
         (archive({"word/document.xml": f"<w:p {W}/>"})[:-30], "damaged"),
         (archive({"word/document.xml": "<a/>", "b": "intact"}).replace(b"intact", b"broken"), "b in it cannot be read"),
         (archive({"word/document.xml": "<?xml version='1.0' encoding='latin-99'?><a/>"}), "not valid XML"),

@@ -81,7 +81,7 @@ def test_a_tokenizer_of_a_run_is_used_unchanged(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a\n")
-    with pytest.raises(UserError, match="is not a tokenizer"):
+    with pytest.raises(UserError, match="does not have the suffix of a tokenizer"):
         open_tokenizers(tmp_path / "text.txt")
     with pytest.raises(UserError, match="does not exist"):
         open_tokenizers(tmp_path / "none.model")

@@ -370,5 +370,5 @@ def test_features_follow_all_tokens_and_are_kept() -> None:
     assert more.features.ids["N"] == size + 3
     tagged = first.with_tags(["news"])
     assert tagged.features == first.features
-    with pytest.raises(UserError, match="between those of this one"):
+    with pytest.raises(UserError, match="of an earlier run between them"):
         _ = tagged.with_features(["N"], ";").features.id_range

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from conftest_training import small_config
 from test_resume import train
+from tokenizers import models, pre_tokenizers, trainers
 
 import dragoman
 from dragoman import checkpoint
@@ -88,13 +90,37 @@ def test_old_language_loses_nothing(corpus: Path, origin_run: Path, tmp_path: Pa
     assert "target_embedding.weight" in trained
 
 
+def test_a_run_with_an_imported_tokenizer_and_corpus_tags_learns_a_language(corpus: Path, tmp_path: Path) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (corpus / "train.en", corpus / "train.de")]
+    library = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["<unk>"], show_progress=False))
+    library.save(str(tmp_path / "tokenizer.json"))
+    config = small_config(corpus, steps=1, validation_sentences=0, average_checkpoints=False)
+    data = replace(config.data, corpus_tags=("news",))
+    text = TextConfig(tokenizer_from=str(tmp_path / "tokenizer.json"))
+    prepare_run(tmp_path / "origin", replace(config, data=data, text=text), lambda text: None)
+    train(tmp_path / "origin")
+    config = extended(corpus, tmp_path / "origin", "el", rewrite(corpus, GREEK, "el"), max_new_pieces=30)
+    config = replace(config, data=replace(config.data, corpus_tags=("news", "news")))
+    prepare_run(tmp_path / "run", config, lambda text: None)
+    (old_tokenizer, _), (tokenizer, _) = map(read_tokenizers, (tmp_path / "origin", tmp_path / "run"))
+    size = old_tokenizer.vocab_size
+    assert tokenizer.tags == old_tokenizer.tags == {"news": size - 1}
+    assert tokenizer.vocab_size == size + 31
+    assert read_spec(tmp_path / "run").vocabulary_sizes == (size + 31, size + 31)  # type: ignore[attr-defined]
+    assert tokenizer.tokens([read_framing(tmp_path / "run").languages.ids["el"]]) == ["<2el>"]  # type: ignore[union-attr]
+    train(tmp_path / "run")
+    assert dragoman.load(tmp_path / "run", device="cpu").languages == ["de", "el"]
+
+
 def test_wrong_requests(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     config = extended(corpus, origin_run, "el", str(corpus / "train.de"))
     unused = replace(config, data=replace(config.data, corpus_languages=("en:de", "en:de")))
-    with pytest.raises(UserError, match="no corpus is in the new language 'el'"):
+    with pytest.raises(UserError, match="no training corpus is in the new language 'el'"):
         prepare_run(tmp_path / "run", unused, lambda text: None)
     alone = replace(config, training=replace(config.training, start_from=None))
     with pytest.raises(UserError, match="--add-language el extends a trained model"):
         prepare_run(tmp_path / "run", alone, lambda text: None)
-    with pytest.raises(UserError, match="needs a new language"):
+    with pytest.raises(UserError, match="resembles a language to add to a model, needs that language"):
         TextConfig(similar_language="de")

@@ -154,7 +154,7 @@ def test_short_targets_are_selected_by_exact_match(corpus: Path, tmp_path: Path)
 
 def test_generation_metric_needs_decoded_sentences(corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, selection_metric="chrf", validation_sentences=0)
-    with pytest.raises(UserError, match=r"training\.selection_metric is chrf, but no validation sentences are decoded"):
+    with pytest.raises(UserError, match=r"training\.selection_metric=chrf needs translations of validation sentences"):
         prepare_run(tmp_path / "run", config, lambda text: None)
 
 

@@ -116,16 +116,16 @@ def test_mixed_run_resumes_within_an_epoch(two: Path, tmp_path: Path) -> None:
             "data.sampling_weights has 1 values for 2 training corpora: give one value per corpus",
         ),
         (["data.corpus_tags=[a, b, c]"], "data.corpus_tags has 3 values for 2 training corpora"),
-        (["data.sampling_weights=[1, -1]"], "must be at least 0 and not all 0"),
-        (["data.sampling_weights=[0, 0]"], "must be at least 0 and not all 0"),
+        (["data.sampling_weights=[1, -1]"], "must be at least 0, and one of them above 0"),
+        (["data.sampling_weights=[0, 0]"], "must be at least 0, and one of them above 0"),
         (["data.sampling_weights=[1, nan]"], "must be at least 0"),
         (["data.sampling_weights=[1, many]"], "data.sampling_weights must be a number, got 'many'"),
         (["data.sampling_weights=[1, 3]", "data.sampling_temperature=5"], "exclude each other"),
         (["data.sampling_temperature=0"], "data.sampling_temperature must be between"),
-        (["data.corpus_tags=[news, web]"], "set data.valid_corpus_tags to values of data.corpus_tags"),
+        (["data.corpus_tags=[news, web]"], "set data.valid_corpus_tags to one of these tags per corpus"),
         (["data.corpus_tags=[news, web]", "data.valid_corpus_tags=[new]"], "did you mean 'news'"),
-        (["data.valid_corpus_tags=[news]"], "need data.corpus_tags"),
-        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "may contain letters, digits"),
+        (["data.valid_corpus_tags=[news]"], "needs tags of the training corpora, too: set data.corpus_tags"),
+        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "may contain only letters, digits"),
         (["data.num_workers=0"], "data.num_workers must be between"),
     ],
 )
@@ -250,7 +250,7 @@ def test_tags_of_the_parent_run_are_kept(two: Path, tagged: Path, tmp_path: Path
         given = [f"training.start_from={tagged}", f"data.corpus_tags={tags}", "text.vocab_size=null", "system.name="]
         return config_of(two, "system.settings={}", "system.size=", *given, valid=False)
 
-    with pytest.raises(UserError, match=r"has 'film', but the tags of .* are news, web: use these"):
+    with pytest.raises(UserError, match=r"has 'film', but the model of .* knows the tags news, web: use only these"):
         prepare_run(tmp_path / "run", config("[news, film]"), lambda text: None)
     store = prepared(tmp_path / "run", config("['', web]"))
     assert int(store.source(len(store) - 1)[0]) == read_tokenizers(tagged)[0].tags["web"]

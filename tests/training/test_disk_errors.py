@@ -165,7 +165,7 @@ def test_data_deleted_during_training(run: Path, expected: dict[str, Any]) -> No
     """What is mapped stays readable; the run that is to go on later is told what is missing."""
     train_with(run, 6, lambda: shutil.rmtree(run / "data"))
     assert_equal(contents(run), expected)
-    with pytest.raises(UserError, match=r"has no tokenized data .*: train a new run from the same files"):
+    with pytest.raises(UserError, match=r"has no tokenized data, .*: train a new run from the original text files"):
         train(run)
 
 

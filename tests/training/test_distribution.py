@@ -364,8 +364,8 @@ def test_sgd_rejects_sharded_weights(corpus: Path, tmp_path: Path) -> None:
     for one in together(2, command, tmp_path / "said", arguments):
         assert one.code == 2
         assert (
-            one.said == "dragoman: training.optimizer=sgd does not support sharded weights: choose adamw, or "
-            "training.parallelism=replicated\n"
+            one.said == "dragoman: training.optimizer=sgd does not work with training.parallelism=sharded: choose "
+            "training.optimizer=adamw, or training.parallelism=replicated\n"
         )
 
 

@@ -392,7 +392,7 @@ def test_batch_size_is_limited_by_the_corpus() -> None:
 
 
 def test_nothing_fits_is_an_error() -> None:
-    with pytest.raises(UserError, match="not even 500 tokens per batch fit"):
+    with pytest.raises(UserError, match="not even the smallest batch, of 500 tokens, fits"):
         largest_fitting(lambda tokens: None, 500, 7000, 10**9)
 
 

@@ -165,7 +165,7 @@ def test_timed_run_can_be_extended(timed: Path, tmp_path: Path, monkeypatch: pyt
     clock = Clock(monkeypatch)
     first = Timed(copy_of(timed, tmp_path / "run"), clock, 2.0, 1.0)
     before = first.train().state.seconds
-    with pytest.raises(UserError, match=r"has already trained for .*, and --minutes counts from its start"):
+    with pytest.raises(UserError, match=r"has already trained for .*, and --minutes counts from the start of the run"):
         change_resumed_run(tmp_path / "run", {"training.minutes": 0.5})
     change_resumed_run(tmp_path / "run", {"training.minutes": 2})
     trainer = Timed(tmp_path / "run", clock, 2.0, 1.0)
@@ -277,7 +277,7 @@ def test_unfinished_run_continues_to_another_end(corpus: Path, tmp_path: Path) -
     [
         (
             {"training.steps": 9},
-            r"has already trained for 10 steps, and --steps counts .* is 9: give a larger value",
+            r"has already trained for 10 steps, and --steps counts .* is only 9: give a larger value",
         ),
         ({"training.learning_rate": 1.0}, "training.learning_rate was given: leave it out, or train a new run"),
     ],

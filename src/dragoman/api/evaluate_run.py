@@ -182,7 +182,10 @@ class _Evaluator:
         run, metrics = self.run, self.metrics or ["accuracy", "exact-match"]
         self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which predicts labels")
         if alignments is not None:
-            raise UserError(f"{run.folder} predicts labels and has no word alignments: leave --alignments out")
+            raise UserError(
+                f"the run {run.folder} predicts labels and has no word alignments: leave out --alignments (gold word "
+                "alignments)"
+            )
         self.log(f"labeling {len(self.sources):,} sentences ({run.checkpoint})")
         # one space between labels, as in the predictions
         references = [[" ".join(labels.split()) for labels in texts] for texts in self.references]
@@ -195,11 +198,14 @@ class _Evaluator:
         """
         run = self.run
         if not run.is_language_model and run.model.can_generate:
-            raise UserError(f"{run.folder} translates, but the test set has no references: pass them (--reference)")
+            raise UserError(
+                f"the run {run.folder} translates, but the test set has no references: give them with --reference (in "
+                "Python: references)"
+            )
         if translate or alignments is not None:
             raise UserError(
-                f"{run.folder} is a language model, which scores texts and writes no translations: leave --output and "
-                "--alignments out"
+                f"the run {run.folder} is a language model, which scores texts and generates no translations: leave "
+                "out --output and --alignments"
             )
         if run.model.can_generate:
             metrics = self.metrics or list(evaluation.LIKELIHOOD_METRICS)
@@ -218,7 +224,9 @@ class _Evaluator:
         for name in metrics:
             base_name = evaluation.metric_name(name).partition("=")[0]  # without the tokenizer: "bleu=char"
             if base_name not in supported:
-                raise UserError(f"the metric {name} cannot be computed for {subject}: use {', '.join(supported)}")
+                raise UserError(
+                    f"the metric {name} cannot be computed for {subject}: use one of {', '.join(supported)}"
+                )
 
     def _score_against_references(
         self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]
@@ -246,7 +254,10 @@ class _Evaluator:
         """
         metrics = list(filter(evaluation.is_text_metric, self.result.scores))
         if self.result.hypotheses is None or not metrics:
-            raise UserError("`against` compares translations: add a metric of texts, such as bleu, to `metrics`")
+            raise UserError(
+                "the significance test against a baseline (argument `against`) needs a metric that compares "
+                "translations with references, but `metrics` has none: add one, such as 'bleu'"
+            )
         baseline: Sequence[str] | None
         if isinstance(against, (Run, str, Path)):
             # a multilingual baseline gets the languages of this run
@@ -316,8 +327,8 @@ class _Evaluator:
         scorable = [i for i, fits in enumerate(self.run.within_max_length(sources, targets)) if fits]
         if not scorable:
             raise UserError(
-                f"no line can be scored: all have more tokens than {self.run.folder} has learned positions: split the "
-                "lines"
+                f"no line can be scored, because each has more tokens than the model in {self.run.folder} has learned "
+                "position embeddings: split the lines into shorter ones"
             )
         if len(scorable) < len(targets):
             self.log(

@@ -179,7 +179,8 @@ class RayTraining:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
         except ImportError:
             raise UserError(
-                "train --on ray needs ray[train]: install it with pip install 'dragoman[cluster]'"
+                "training on a Ray cluster (--on ray) needs the package ray[train]: install it with pip install "
+                "'dragoman[cluster]'"
             ) from None
         resources = ray.cluster_resources()
         device = task.config.training.device if task.config else task.changes.get("training.device", "auto")
@@ -244,7 +245,8 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
             result = fitted.result()
         except (ray.exceptions.RayError, TrainingFailedError) as error:
             raise UserError(
-                f"the training on the cluster failed: {first_line(error)}; continue it with --resume"
+                f"the training on the Ray cluster failed ({first_line(error)}): solve this, and continue the run with "
+                "--resume (in Python: resume=True)"
             ) from None
         except KeyboardInterrupt:
             ray.shutdown()  # makes `fit` fail, which ends its thread

@@ -58,7 +58,8 @@ class RunProcesses:
                     self.log(f"{run.name}: {line.rstrip()}")
             if process.returncode != 0 and not self.interrupted:
                 raise UserError(
-                    f"the training of {run} failed ({last_message}): solve this, and continue with --resume"
+                    f"the training of the run {run} failed ({last_message}): solve this, and continue with 'dragoman "
+                    f"train {run.parent} --resume'"
                 )
             output.seek(0)
             with suppress(ValueError):  # no JSON: interrupted before training began

@@ -134,13 +134,15 @@ def resume_seeds(
     if not is_ensemble_folder(folder):
         check_run_folder(folder)  # raises a UserError if it is no run either
         raise UserError(
-            f"{folder} holds a single run, not several seeds: leave --seeds out, or choose a new folder for several"
+            f"{folder} holds a single run, not several seeds: leave --seeds out to continue this run, or choose a new "
+            "folder to train several seeds"
         )
     document = read_ensemble(folder)
     members, log = ensemble_members(folder), log_function(callback)
     if num_seeds is not None and num_seeds < len(members):
         raise UserError(
-            f"{folder} has {len(members)} runs, but --seeds is {num_seeds}: give at least as many, or leave it out"
+            f"{folder} already has {len(members)} runs with different seeds, but --seeds asks for only {num_seeds}: "
+            f"set --seeds to {len(members)} or more, or leave --seeds out to keep the number of runs"
         )
     if settings:
         configs = [change_resumed_run(member, settings) for member in members]
@@ -161,8 +163,8 @@ def _check_single_process() -> None:
     """Raise a UserError under torchrun: each process would train all seeds."""
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError(
-            "several seeds are trained one after the other by one process, or with --parallel by processes of its own: "
-            "leave torchrun out, or train each --seed with torchrun"
+            "--seeds cannot be used under torchrun: leave torchrun out (--parallel N trains N seeds at a time), or "
+            "train each seed with a torchrun command of its own and --seed"
         )
 
 
@@ -231,8 +233,8 @@ def _train_seeds(
     if parallel > 1 and len(remaining) > 1:
         if custom_parts or callback is not None:
             raise UserError(
-                f"custom parts and callbacks exist in this process only, but parallel={parallel} trains in other ones: "
-                "set it to 1"
+                f"custom_parts and callback exist only in this process, but parallel={parallel} trains the seeds in "
+                "other processes: set parallel to 1"
             )
         interrupted = train_in_processes(remaining, parallel, record, log)
     else:

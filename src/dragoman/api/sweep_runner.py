@@ -141,8 +141,8 @@ class SweepRunner:
         unprepared = [run for run in pending if run.status == "unprepared"]
         if unprepared:
             raise UserError(
-                f"{unprepared[0].name} could not be prepared: see {self.folder / LOGS_FOLDER / PREPARATION}.log, and "
-                "repeat the command"
+                f"the data and settings of the run {unprepared[0].name} of the sweep could not be prepared: correct "
+                f"what the log {self.folder / LOGS_FOLDER / PREPARATION}.log reports, and repeat the command"
             )
 
     def _record_prepared(self, run: SweepRun, event: Event) -> None:
@@ -239,7 +239,10 @@ class SweepRunner:
                 self._record_failure(run, event)
             case "failed":  # the preparation of all runs
                 log_file = self.folder / LOGS_FOLDER / f"{PREPARATION}.log"
-                raise UserError(f"the runs could not be prepared: {event['error']}; see {log_file}")
+                raise UserError(
+                    f"the data and settings of the sweep's runs could not be prepared: {event['error']}; the log "
+                    f"{log_file} has details"
+                )
             case "interrupted":
                 self.has_ended.add(name)
             case "exit":

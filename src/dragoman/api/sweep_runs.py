@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,8 @@ class SweepRequest:
         self.space.check()
         if not self.space.values:
             raise UserError(
-                "a sweep needs a setting with several values, such as --set training.batch_tokens=1024,4096: give one, "
-                "or use 'dragoman train'"
+                "a sweep varies at least one setting, but no setting has several values: give some, such as --set "
+                "training.batch_tokens=1024,4096, or train a single run with 'dragoman train'"
             )
         for name in self.system_candidates():
             if name is not None and name not in system_names():
@@ -86,11 +86,12 @@ class SweepRequest:
         if self.samples is not None and self.samples < 1:
             raise UserError(f"--random, the number of configurations to draw, must be at least 1, got {self.samples}")
         if self.factor is not None and self.factor < 2:
-            raise UserError(f"--factor must be at least 2: the best 1/FACTOR of all runs continue, got {self.factor}")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(
-                f"--seeds must be at least one integer, and no seed may be given twice, got {list(self.seeds)}"
+                "--factor must be at least 2, because only the best 1/FACTOR of the configurations are trained "
+                f"further in each round, but is {self.factor}"
             )
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"--seeds must be one or more different integers, such as 1,2,3, but is {list(self.seeds)}")
 
     def _check_system_setting(self, setting: str) -> None:
         """Raise a UserError unless some system of the sweep has this setting, and the values to try have its type.
@@ -145,14 +146,22 @@ class SweepRequest:
         return asdict(self) | {"settings": settings, "space": self.space.to_plain()}
 
     @staticmethod
-    def load(folder: Path) -> SweepRequest:
-        """Read what the sweep in a folder tries (sweep.json), to continue it."""
+    def load(folder: Path, **options: Any) -> SweepRequest:
+        """Read what the sweep in a folder tries (sweep.json), to continue it.
+
+        `options` are fields of the request that are given again, with other values if the sweep is to be extended.
+        """
         path = folder / SWEEP_FILE
         if not path.exists():
-            raise UserError(f"{folder} has no sweep: start one with --source, --target and --set NAME=VALUE,VALUE")
+            raise UserError(
+                f"{folder} has no sweep to continue: start one with --source, --target and a setting to vary, such as "
+                "--set system.size=tiny,small"
+            )
         values = json.loads(path.read_text(encoding="utf-8"))
         space = SearchSpace(space_from_mapping(values.pop("space")))
-        return SweepRequest(space=space, seeds=tuple(values.pop("seeds")), **values)
+        request = replace(SweepRequest(space=space, seeds=tuple(values.pop("seeds")), **values), **options)
+        request.check()
+        return request
 
 
 def sweep(
@@ -181,7 +190,8 @@ def sweep(
     Args:
         folder: folder of the sweep, in which `best` becomes the best run.
         space: settings to vary by their dotted names, each with a list of values or a range such as
-            `{"min": 1e-4, "max": 1e-2, "scale": "log"}`. None continues the sweep in `folder`.
+            `{"min": 1e-4, "max": 1e-2, "scale": "log"}`. None continues the sweep in `folder`, with the files and
+            settings that are saved there.
         source: training source files.
         target: training target files.
         valid_source: validation source files. By default training pairs are held out.
@@ -207,20 +217,27 @@ def sweep(
         >>> run = dragoman.load(result.folder / "best")  # doctest: +SKIP
     """
     folder = Path(folder)
-    if space is None:
-        request = SweepRequest.load(folder)
-    else:
-        files = zip(CORPUS_SETTINGS, (source, target, valid_source, valid_target))
-        fixed: dict[str, Values] = {name: [paths] for name, paths in files if paths}
-        fixed |= {name: [value] for name, value in (settings or {}).items()}
-        request = SweepRequest.create(
-            fixed | space_from_mapping(space),
-            samples=samples,
-            sample_seed=sample_seed,
-            seeds=tuple(seeds),
-            factor=factor,
-            validation_sentences=validation_sentences,
+    files = zip(CORPUS_SETTINGS, (source, target, valid_source, valid_target))
+    fixed: dict[str, Values] = {name: [paths] for name, paths in files if paths}
+    fixed |= {name: [value] for name, value in (settings or {}).items()}
+    options = {
+        "samples": samples,
+        "sample_seed": sample_seed,
+        "seeds": tuple(seeds),
+        "factor": factor,
+        "validation_sentences": validation_sentences,
+    }
+    if space is not None:
+        request = SweepRequest.create(fixed | space_from_mapping(space), **options)
+    elif fixed:
+        raise UserError(
+            f"{next(iter(fixed))} is given without the settings to vary: add the argument `space`, such as "
+            f"{{'system.size': ['tiny', 'small']}}, or give only the folder to continue its sweep"
         )
+    else:
+        # a value that is the default is not given
+        given = {name: value for name, value in options.items() if value != getattr(SweepRequest, name)}
+        request = SweepRequest.load(folder, **given)
     return run_sweep(folder, request, parallel, device, retry_failed)
 
 
@@ -241,7 +258,7 @@ def run_sweep(
     existed, is_new = folder.exists(), not (folder / STATE_FILE).exists()
     # hidden files, such as the lock, do not count
     if existed and not (folder / SWEEP_FILE).exists() and any(folder.glob("[!.]*")):
-        raise UserError(f"{folder} exists and is not a sweep: choose another folder")
+        raise UserError(f"the folder {folder} exists and is not a sweep: choose another folder, or an empty one")
     configurations = request.configurations()
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_run_lock(folder):

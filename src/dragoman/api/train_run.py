@@ -98,7 +98,10 @@ def train(
 
     executor = training_executor(on, num_workers)
     if executor is not None and seeds is not None:
-        raise UserError("several seeds are trained on this machine: leave on='ray' out, or train each seed by itself")
+        raise UserError(
+            f"several seeds (seeds={seeds}) are trained on this machine only: leave out on={on!r}, or train each seed "
+            "with a call of its own and the setting training.seed"
+        )
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     changes: dict[str, Any] = {f"data.{name}": _path_list(paths) for name, paths in files.items() if paths}
     changes |= {"system.size": size} if size is not None else {}
@@ -289,7 +292,10 @@ def _name_and_definition(system: SystemLike | None) -> tuple[str | None, System 
     if isinstance(system, Spec):
         return "custom", _custom_system(_spec_builder(system))
     if not callable(system):
-        raise UserError(f"the argument system must be a name, a spec or a function that returns a spec, got {system!r}")
+        raise UserError(
+            "the argument system must be the name of a built-in system, a Spec (a model description) or a function "
+            f"that returns a Spec, but is {system!r}"
+        )
     return system.__name__, _custom_system(system)
 
 

@@ -80,7 +80,8 @@ class TrainingTask:
         with processes.report_lost_process(
             lambda: f"another process ended while {self.folder} was prepared: see its message, and start again"
         ):
-            resumed_config = processes.on_first_rank(lambda: self._open(processes, log))  # None for a new run
+            # None for a new run
+            resumed_config = processes.on_first_rank(lambda: self._prepare_or_resume(processes, log))
             config = resumed_config or self.config
             mirror = self._mirror_at(config.training.mirror if config else None)
             if mirror is not None:
@@ -115,19 +116,22 @@ class TrainingTask:
         """Return the copy (mirror) of the run folder at a path or URL, which need not exist yet; None without one."""
         return None if location is None else RunMirror(self.folder, location)
 
-    def _open(self, processes: ProcessGroup, log: Log) -> Config | None:
+    def _prepare_or_resume(self, processes: ProcessGroup, log: Log) -> Config | None:
         """On the first process: prepare a new run and return None, or return the configuration of a resumed one.
 
-        A resumed run is first brought to the same state as its mirror, whichever has the later checkpoint.
+        A run is resumed if there is no configuration of a new one (`self.config` is None), or if it exists already and
+        `resume_if_exists` is set. A mirror is a copy of the run folder at another path or URL, from which machines
+        without the folder fetch it. Before a run is resumed, folder and mirror are made equal: the one with the later
+        checkpoint is copied to the other.
         """
-        is_here, location, changes = is_run_folder(self.folder), self.mirror, self.changes
-        if location is not None:  # the run remembers its mirror
+        folder_has_run, location, changes = is_run_folder(self.folder), self.mirror, self.changes
+        if location is not None:  # becomes a setting of the run, so that it need not be given again
             changes = {"training.mirror": location, **changes}
-        elif is_here:
+        elif folder_has_run:
             location = configuration.from_yaml(self.folder / CONFIG_FILE).training.mirror
         mirror = self._mirror_at(location)
-        copied = mirror is not None and mirror.manifest() is not None  # the mirror holds a run
-        if self.config is not None and not (self.resume_if_exists and (copied or is_here)):
+        mirror_has_run = mirror is not None and mirror.manifest() is not None
+        if self.config is not None and not (self.resume_if_exists and (mirror_has_run or folder_has_run)):
             self._prepare(self.config, mirror, processes, log)
             return None
         if mirror is not None:
@@ -137,7 +141,7 @@ class TrainingTask:
             return configuration.from_yaml(self.folder / CONFIG_FILE)
         config = change_resumed_run(self.folder, changes)
         if (mirror := self._mirror_at(config.training.mirror)) is not None:
-            mirror.publish()  # the changed configuration, which the other processes then fetch
+            mirror.publish()  # the changed configuration, which processes on other machines then fetch from the mirror
         return config
 
     def _prepare(self, config: Config, mirror: RunMirror | None, processes: ProcessGroup, log: Log) -> None:
@@ -186,7 +190,7 @@ def temporarily_registered(name: str | None, system: System | None) -> Iterator[
         yield
         return
     if name in SYSTEMS:
-        raise UserError(f"{name} is a built-in system: give the function of your system another name")
+        raise UserError(f"{name} is a built-in system: give the function that builds your custom system another name")
     SYSTEMS[name] = system
     try:
         yield

@@ -42,8 +42,8 @@ def tune_search(
     run.check_translates()
     if run.config.search.strategy:
         raise UserError(
-            f"{run.folder} has a search.strategy, which does not use search.beam_size and search.length_penalty: "
-            "remove it from config.yaml to choose them"
+            f"{run.folder} has a search.strategy (a complete search configuration), which replaces search.beam_size "
+            "and search.length_penalty: remove it from config.yaml to tune these two settings"
         )
     if sources is None or references is None:
         sources, tag, references = stored_sentences(run, validation_store(run), MAX_CHOICE_SENTENCES)
@@ -57,5 +57,8 @@ def validation_store(run: Run) -> TokenStore:
     """Return the tokenized validation pairs of a run; raise a UserError if it has none, such as an imported model."""
     folder = run.member_folders[0] / "data" / "valid"  # of an ensemble: those of its first run
     if not folder.exists():
-        raise UserError(f"{run.folder} has no validation set: name files with --source and --reference")
+        raise UserError(
+            f"the run {run.folder} has no validation set on which its search could be tuned: name a corpus with "
+            "--source and --reference (in Python: sources and references)"
+        )
     return TokenStore(folder)

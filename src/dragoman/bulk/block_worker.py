@@ -59,8 +59,8 @@ def check_version(version: str) -> None:
     """Raise a UserError if a job was started by another version of this program than that of this process."""
     if version != __version__:
         raise UserError(
-            f"the job was started by dragoman {version}, but this worker has {__version__}: install the same version "
-            "on all machines"
+            f"the bulk job was started by dragoman {version}, but this worker process has dragoman {__version__}: "
+            "install the same version of dragoman on all machines"
         )
 
 

@@ -80,7 +80,10 @@ class BulkInput:
         return lines
 
     def read_blocks(self) -> Iterator[Sequence[Any]]:
-        """Yield the lines of each block of a file, which may be compressed, from its beginning."""
+        """Yield the lines of each block of a file, which may be compressed, from its beginning.
+
+        A line belongs to the block of `block_bytes` decompressed bytes in which it begins.
+        """
         with open_stream(self.location) as stream:
             lines: list[Line] = []
             position, end = 0, self.block_bytes  # bytes: of the next line, and of the end of the block

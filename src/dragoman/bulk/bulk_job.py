@@ -172,17 +172,20 @@ class BulkJob:
         folder is locked until `locks` is closed.
         """
         if any(source.location.startswith(f"{self.folder.location}/") for source in self.inputs):
-            raise UserError(f"the output folder {self.folder.location} contains input files: choose another folder")
+            raise UserError(
+                f"the output folder {self.folder.location} contains input files of the job: choose another output "
+                "folder"
+            )
         names = set(self.folder.names()) - {LOCK_FILE, BLOCK_FOLDER}  # what is in the folder
         if names and overwrite and JOB_FILE in names:
             for name in (*(source.name for source in self.inputs), BLOCK_FOLDER, MANIFEST_NAME, ERROR_FILE, JOB_FILE):
                 self.folder.remove(name)
         elif names and JOB_FILE not in names:
-            raise UserError(f"the output folder {self.folder.location} is not empty: choose a new one")
+            raise UserError(f"the output folder {self.folder.location} is not empty: choose a new or empty folder")
         elif names and not resume:
             raise UserError(
-                f"{self.folder.location} holds a job already: continue it with --resume, or start it again with "
-                "--overwrite"
+                f"the output folder {self.folder.location} already holds a job: continue that job with --resume, or "
+                "delete its output and process all inputs again with --overwrite"
             )
         elif names:
             self._check_same_job()
@@ -202,13 +205,17 @@ class BulkJob:
         try:
             before = json.loads(self.folder.read(JOB_FILE))
         except ValueError:
-            raise UserError(f"{self.folder.path(JOB_FILE)} is damaged: start again with --overwrite") from None
+            raise UserError(
+                f"{self.folder.path(JOB_FILE)}, the description of the job to resume, is damaged: process all inputs "
+                "again with --overwrite"
+            ) from None
         now = json.loads(json.dumps(self.description))  # with lists instead of tuples, as in the file
         for name in {**before, **now}:
             if before.get(name) != now.get(name):
                 raise UserError(
-                    f"{self.folder.location} was started with another {name.replace('_', ' ')}: resume with the same "
-                    "inputs and options, or start again with --overwrite"
+                    f"the job in {self.folder.location} was started with a different value of "
+                    f"'{name.replace('_', ' ')}': resume it with the same inputs and options, or start it again with "
+                    "--overwrite"
                 )
 
     def _finished_blocks(self) -> FinishedBlocks:
@@ -310,10 +317,16 @@ def _output_names(locations: list[str]) -> list[str]:
     common = os.path.commonpath([f"/{folder}" for folder in folders]).lstrip("/") if any(folders) else ""
     names = [without_compression_suffix(path.lstrip("/")).removeprefix(f"{common}/") for path in paths]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"several input files would be written to {duplicate}: process them in separate jobs")
+        raise UserError(
+            f"the results of several input files would be written to the same output file {duplicate}: process these "
+            "inputs in separate jobs"
+        )
     reserved = {JOB_FILE, MANIFEST_NAME, ERROR_FILE, BLOCK_FOLDER, LOCK_FILE}
     if taken := next((name for name in names if name in reserved), None):
-        raise UserError(f"an input file is called {taken}, like a file that the job writes: rename the input")
+        raise UserError(
+            f"the input file {taken} has the name of a file that the job itself writes to the output folder: rename "
+            "the input file"
+        )
     return names
 
 

@@ -62,4 +62,7 @@ def executor_from_text(
         return LocalExecutor(num_workers or 1)
     if place == "ray" or place.startswith("ray://"):
         return RayExecutor(place.removeprefix("ray").removeprefix("://"), num_workers, gpus_per_worker, cpus_per_worker)
-    raise UserError(f"--on must be local, ray or ray://ADDRESS, got {place!r}")
+    raise UserError(
+        "--on must be local (processes of this machine), ray (a Ray cluster of this machine) or ray://HOST:PORT "
+        f"(another Ray cluster), got {place!r}"
+    )

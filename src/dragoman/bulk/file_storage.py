@@ -30,12 +30,16 @@ def _file_system_and_path(location: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         raise UserError(
-            f"{location} needs the package fsspec: install it with pip install 'dragoman[cluster]'"
+            f"{location} is a remote address, which needs the package fsspec: install it with pip install "
+            "'dragoman[cluster]'"
         ) from None
     try:
         file_system, path = url_to_fs(location)
     except (ImportError, ValueError) as error:
-        raise UserError(f"the address {location} is not one that fsspec can open: {error}") from None
+        raise UserError(
+            f"fsspec cannot open the address {location} ({error}): give a local path, or an address such as "
+            "s3://BUCKET/NAME"
+        ) from None
     return file_system, path
 
 
@@ -98,7 +102,10 @@ def open_binary(location: str) -> Iterator[io.BufferedReader]:
     except ValueError as error:  # fsspec's error for an HTTP server that sends whole files only
         if "range requests" not in str(error):
             raise
-        raise UserError(f"{location} is on a server that cannot send parts of a file: download it first") from None
+        raise UserError(
+            f"the server of {location} cannot send a part of a file (it supports no range requests): download the file "
+            "first"
+        ) from None
 
 
 @contextmanager

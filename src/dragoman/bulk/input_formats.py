@@ -44,8 +44,8 @@ def find_format(
     rejected = () if format else ({*document_suffixes()} - {".txt"}) | OTHER_SUFFIXES
     if name != "text" or f".{suffix}" in rejected:
         raise UserError(
-            f"{location} is not text, JSON lines or Parquet, which are what --input reads: convert it, or process it "
-            "as a single file without --input"
+            f"--input reads files of plain text, JSON lines or Parquet, but {location} has another format: convert it, "
+            "or process it as a single file without --input"
         )
     return TextLines(columns, results)
 

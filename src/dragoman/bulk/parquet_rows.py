@@ -87,10 +87,13 @@ class ParquetRows(TextLines):
                 )
         if taken := [name for name in (*self.results, ERROR_COLUMN) if name in schema.names]:
             if taken[0] == ERROR_COLUMN:
-                raise UserError(f"{self.location} has a column 'error', to which errors would be written: rename it")
+                raise UserError(
+                    f"{self.location} already has a column 'error', which the job would add for error messages: rename "
+                    "that column"
+                )
             raise UserError(
-                f"{self.location} has a column {taken[0]!r} already: name another one for the results with "
-                "--result-column"
+                f"{self.location} already has a column {taken[0]!r}, which the job would add for its results: choose "
+                "another name with --result-column"
             )
 
     def parse(self, rows: Any) -> list[ParsedRow]:

@@ -151,7 +151,8 @@ def connect(address: str = "") -> Any:
         except (ConnectionError, ValueError, RuntimeError) as error:  # such as another version of Ray or Python
             reason = " ".join(str(error).split())[:MAX_REASON]
             raise UserError(
-                f"connecting to the Ray cluster failed: {reason}; it needs the Ray and Python versions of this machine"
+                f"connecting to the Ray cluster failed ({reason}): it must have the same versions of Ray and Python as "
+                "this machine"
             ) from None
     _check_nodes(ray)
     return ray
@@ -179,14 +180,15 @@ def _check_nodes(ray: Any) -> None:
             version = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             raise UserError(
-                f"the machine {address} of the cluster has no dragoman ({error.cause}): install version {__version__}"
+                f"the machine {address} of the Ray cluster has no dragoman ({error.cause}): install dragoman "
+                f"{__version__} on it"
             ) from None
         except ray.exceptions.RayError:
             continue  # the machine has just been lost
         if version != __version__:
             raise UserError(
-                f"the machine {address} of the cluster has dragoman {version}, but this one {__version__}: install the "
-                "same version on all machines"
+                f"the machine {address} of the Ray cluster has dragoman {version}, but this machine has {__version__}: "
+                "install the same version on all machines"
             )
 
 

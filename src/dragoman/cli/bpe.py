@@ -31,8 +31,8 @@ def bpe(
     compression_ratio: Annotated[
         float | None,
         typer.Option(
-            help="Stop learning at this compression ratio: the length of the text in characters (or bytes) and ends of "
-            "words, divided by its length in symbols.",
+            help="Stop when the merges have shortened the text by at least this factor: its length in characters "
+            "(with --bytes: bytes) and end-of-word marks, divided by its length in symbols after the merges.",
             min=1,
         ),
     ] = None,
@@ -40,8 +40,8 @@ def bpe(
     ties: Annotated[
         TieBreak,
         typer.Option(
-            help="Which of several equally frequent pairs of symbols is merged: the one that comes first in the "
-            "text, or in the alphabet."
+            help="Pair that is merged if several pairs of symbols are equally frequent. first: the one that comes "
+            "first in the text; alphabetical: the first in alphabetical order."
         ),
     ] = "first",
     utf8_bytes: Annotated[

@@ -29,30 +29,46 @@ class BulkOptions:
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Process all files that match, such as 'in/*.jsonl.zst' or s3://bucket/in/*.txt.gz: text or JSON "
-            "lines, plain or compressed, or Parquet. OUT is then a folder. Repeatable.",
+            help="Process all files that match this pattern, such as 'in/*.jsonl.zst' or s3://bucket/in/*.txt.gz: "
+            "text or JSON lines, plain or compressed, or Parquet. --output is then a folder. Repeatable.",
         ),
     ] = None
     on: Annotated[
         str,
-        "With --input, where the files are processed: local, ray (a cluster on this machine), or ray://HOST:PORT.",
+        "With --input: where the files are processed: local, ray (a cluster on this machine), or ray://HOST:PORT.",
         "PLACE",
     ] = "local"
     block_kib: Annotated[
-        int, typer.Option(help="With --input, KiB of text in a block, which one worker processes at a time.", min=1)
+        int,
+        typer.Option(
+            help="With --input: size in KiB of the blocks of text into which the files are split; a worker "
+            "processes one block at a time.",
+            min=1,
+        ),
     ] = 256
     result_column: Annotated[
-        str, "With --input, key of the result in JSON lines, or its column in Parquet. Default: by command.", "NAME"
+        str,
+        "With --input: key of the result in JSON lines, or its column in Parquet. Default: by command, such as tags.",
+        "NAME",
     ] = ""
     gpus_per_worker: Annotated[
-        float, typer.Option(help="With --on ray, GPUs of each worker; 0.5 puts two workers on a GPU.", min=0)
+        float, typer.Option(help="With --on ray: number of GPUs of each worker; 0.5 puts two workers on a GPU.", min=0)
     ] = 0.0
     cpus_per_worker: Annotated[
-        float, typer.Option(help="With --on ray, CPUs of each worker without a GPU.", min=0.01)
+        float,
+        typer.Option(
+            help="With --on ray: number of CPUs reserved for each worker; ignored for workers with a GPU "
+            "(--gpus-per-worker).",
+            min=0.01,
+        ),
     ] = 1.0
     cost_per_hour: Annotated[
         float | None,
-        typer.Option(help="With --input, price of all machines per hour: shows the cost with the progress.", min=0),
+        typer.Option(
+            help="With --input: price per hour of all machines together, in any currency; the progress display "
+            "then shows the estimated cost of the whole job.",
+            min=0,
+        ),
     ] = None
 
     def name_result(self, results: Mapping[str, type]) -> dict[str, type]:
@@ -70,11 +86,25 @@ class BulkJobOptions(BulkOptions):
 
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="OUT", help="With --input, folder of the results, or its URL."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="With --input: folder for the result files, or its URL, such as s3://bucket/out.",
+        ),
     ] = None
-    resume: Annotated[bool, "With --input, continue the interrupted job in the folder OUT, or start it."] = False
-    overwrite: Annotated[bool, "With --input, replace the job in the folder OUT, if there is one."] = False
-    num_workers: Annotated[int, typer.Option(help="With --input, number of processes or Ray workers.", min=1)] = 1
+    resume: Annotated[bool, "With --input: continue the interrupted job in the folder of --output, or start it."] = (
+        False
+    )
+    overwrite: Annotated[bool, "With --input: replace the job in the folder of --output, if there is one."] = False
+    num_workers: Annotated[
+        int,
+        typer.Option(
+            help="With --input: number of worker processes. With --on ray: number of Ray workers; 1 means as many as "
+            "the cluster has room for.",
+            min=1,
+        ),
+    ] = 1
 
 
 @dataclass(frozen=True)
@@ -205,12 +235,15 @@ def is_bulk_job(options: BulkOptions, file: Path | None, output: str | None, uns
         defaults = type(options)()
         for name, value in asdict(options).items():
             if value != getattr(defaults, name):
-                raise UserError(f"--{name.replace('_', '-')} needs --input: name input files with it, or leave it out")
+                raise UserError(
+                    f"--{name.replace('_', '-')} needs --input, which names many input files: add --input, or leave "
+                    f"out --{name.replace('_', '-')}"
+                )
         return False
     if file is not None:
-        raise UserError(f"--input names all input files: leave the argument {file} out")
+        raise UserError(f"the input is given twice, by --input and by the argument {file}: leave out one of them")
     if output is None:
-        raise UserError("--input needs a folder for the results: name it with --output")
+        raise UserError("--input needs a folder for the result files: name it with --output")
     for name, value in unsupported.items():
         if value:
             raise UserError(f"--{name.replace('_', '-')} cannot be used with --input: leave one of them out")

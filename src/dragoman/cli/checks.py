@@ -12,7 +12,7 @@ from dragoman.run_files import check_new_folder, check_run_folder, is_foreign_ch
 if TYPE_CHECKING:
     from dragoman.config import Config
 
-DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def check_run(folder: str | Path, checkpoint: str | None = None, device: str | None = None) -> None:

@@ -47,15 +47,26 @@ class BudgetOptions:
 
     target_tokens: Annotated[
         str | None,
-        "Budget: target tokens trained on per system, such as 500k or 20M. Default: from the size of the corpus, "
+        "Training budget of each run in target tokens, such as 500k or 20M. Default: from the size of the corpus, "
         f"{PHRASEBOOK_TARGET_TOKENS:,} for the phrasebook.",
         "N",
     ] = None
-    steps: Annotated[int | None, typer.Option(help="Budget: number of optimizer steps of each system.", min=1)] = None
-    flops: Annotated[str | None, "Budget: counted training FLOPs per system, such as 1e13.", "N"] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Training budget of each run (a system with one seed), as a number of optimizer steps.", min=1
+        ),
+    ] = None
+    flops: Annotated[
+        str | None, "Training budget of each run in FLOPs, counted from the architecture, such as 1e13.", "N"
+    ] = None
     minutes: Annotated[
         float | None,
-        typer.Option(help="Budget: training minutes of each system; results depend on the machine.", min=0),
+        typer.Option(
+            help="Training budget of each run (a system with one seed) in minutes; the results then depend on "
+            "the speed of the machine.",
+            min=0,
+        ),
     ] = None
 
     def budget(self, phrasebook: bool) -> ComparisonBudget:
@@ -75,7 +86,10 @@ class BudgetOptions:
         budgets = {kind: amount for kind, amount in amounts.items() if amount is not None}
         if len(budgets) > 1:
             options = " and ".join("--target-tokens" if kind == "tokens" else f"--{kind}" for kind in budgets)
-            raise UserError(f"a comparison has one budget per system, but {options} are given: use one of them")
+            raise UserError(
+                f"the training budget of a comparison is set by one option, but {options} are given: use only one of "
+                "them"
+            )
         if not budgets:  # an amount of None follows from the corpus size
             return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
         ((kind, amount),) = budgets.items()
@@ -150,8 +164,8 @@ def compare(
     phrasebook = "data.source" not in settings
     if phrasebook and (settings or test_source or test_target):
         raise UserError(
-            "training files need --source: add it, or leave all files out to compare on the phrasebook (generated "
-            "sentence pairs)"
+            "files are given, but not the source side of the training data: name it with --source, or leave out all "
+            "files to compare the systems on the phrasebook (generated sentence pairs)"
         )
     _check_files(settings | parse_settings(set_settings or []), test_source, test_target)
 
@@ -166,12 +180,14 @@ def compare(
     check_metric_names(metric_names)
     if any(name.startswith("comet") for name in metric_names):
         raise UserError(
-            f"a comparison does not support comet, which also reads the sources: leave it out of --metrics {metrics}"
+            "'dragoman compare' does not support comet, which also reads the sources: leave it out of --metrics "
+            f"{metrics}"
         )
     seed_list = parse_seeds(seeds)
     if ensembles and len(seed_list) < 2:
         raise UserError(
-            "--ensembles combines the runs of each system with all --seeds: name at least two, such as --seeds 1,2,3"
+            "--ensembles combines the runs of a system with different seeds, but --seeds names only one seed: name at "
+            "least two, such as --seeds 1,2,3"
         )
     budget = budget_options.budget(phrasebook)
     # training and validation files with absolute paths, by the dotted names of their settings
@@ -180,8 +196,8 @@ def compare(
         files, test_source, test_target = phrasebook_files(folder)
     if test_source is None:
         raise UserError(
-            "systems are compared on a test set: name its files with --test-source and --test-target, or one TSV or "
-            "JSON lines file with both sides as --test-source"
+            "a comparison needs a test set, but none is given: name its files with --test-source and --test-target, "
+            "or one TSV or JSON lines file with both sides as --test-source"
         )
     config = _shared_config(files, size, device, budget, phrasebook, set_settings or [])
     # the test set has the columns of the training files, and references are normalized as their text

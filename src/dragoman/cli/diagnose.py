@@ -47,7 +47,10 @@ def diagnose(
     length of the source.
     """
     if source is None and (target or alignments):
-        raise UserError("--target and --alignments are files of a test set: name its source file with --source")
+        raise UserError(
+            "--target and --alignments belong to a test set, whose sources are missing: name its source file with "
+            "--source"
+        )
     model.check(run)
     layout = layout.for_run(run)
 

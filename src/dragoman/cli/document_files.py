@@ -27,8 +27,8 @@ class DocumentOptions:
     preserve: Annotated[
         Literal["none", "placeholders", "numbers"] | None,
         typer.Option(
-            help="What the translation of a document must contain unchanged: placeholders such as {name}, URLs and "
-            "e-mail addresses (placeholders), also numbers, or nothing. Default: placeholders.",
+            help="What the translation of a document must keep unchanged. placeholders: variables such as {name}, "
+            "URLs and e-mail addresses; numbers: these and numbers; none: nothing. Default: placeholders.",
             show_default=False,
         ),
     ] = None
@@ -63,20 +63,26 @@ def check_document_options(search: SearchOptions, *groups: Any) -> None:
     its default was given by the user.
     """
     if search.n_best is not None:
-        raise UserError("--n-best applies to lines, not to documents: leave it out")
+        raise UserError(
+            "--n-best only works for text that is translated line by line, but the input is a document such as HTML "
+            "or DOCX: leave out --n-best"
+        )
     supported = {"output", "overwrite", "exclude", "corpus_tag", "split_sentences", "format", "source_language"}
     for group in groups:
         defaults = {field.name: field.default for field in fields(group)}
         for name, value in asdict(group).items():
             if value and value != defaults[name] and name not in supported:
-                raise UserError(f"--{name.replace('_', '-')} applies to lines, not to documents: leave it out")
+                raise UserError(
+                    f"--{name.replace('_', '-')} only works for text that is translated line by line, but the input is "
+                    f"a document such as HTML or DOCX: leave out --{name.replace('_', '-')}"
+                )
 
 
 def read_document(file: Path | None) -> bytes:
     """Return the bytes of a document, from a file or (None) from standard input, which must not be a terminal."""
     if file is None:
         if sys.stdin is None or sys.stdin.isatty():
-            raise UserError("a document is read from a file or from standard input: name a file, or pipe it in")
+            raise UserError("no document is given: name its file as an argument, or pipe it into standard input")
         return sys.stdin.buffer.read()
     try:
         return file.read_bytes()

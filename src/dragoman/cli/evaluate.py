@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 def evaluate(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Folder of the run to evaluate; omit it with --hypothesis or --lead."),
+        typer.Argument(
+            metavar="[RUN]",
+            help="Run folder of the model to evaluate; omit it to score translations of another system "
+            "(--hypothesis or --lead).",
+        ),
     ] = None,
     source: Annotated[
         Path | None, "Sources of the test set, or a file with sources and references, such as TSV or CSV."
@@ -50,15 +54,23 @@ def evaluate(
         str, "Significance test of --against and of several --hypothesis: bootstrap or randomization."
     ] = "bootstrap",
     resamples: Annotated[
-        int, typer.Option(help="Number of resamples (bootstrap) or trials (randomization) of --test.", min=2)
+        int,
+        typer.Option(
+            help="Number of bootstrap resamples, or of trials of approximate randomization, in the significance "
+            "test (--test).",
+            min=2,
+        ),
     ] = 1000,
-    alignments: Annotated[Path | None, "Gold word alignments (0-0 1-2): adds the alignment error rate."] = None,
+    alignments: Annotated[
+        Path | None, "Gold word alignments, line by line (0-0 1-2: source-target word, from 0): adds the error rate."
+    ] = None,
     by_length: Annotated[bool, "Add a table of scores by source length."] = False,
     grouped: Annotated[
         bool,
         typer.Option(
             "--group-by-source",
-            help="Lines with the same source are one item with several references, as in a pronunciation dictionary.",
+            help="Treat all lines with the same source as one test item with several accepted references, such as "
+            "the pronunciations of a word.",
         ),
     ] = False,
     output: Annotated[Path | None, "Write the translations to this file."] = None,
@@ -80,8 +92,10 @@ def evaluate(
     names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
     evaluation.check_metric_names(names, (*evaluation.LIKELIHOOD_METRICS, PSEUDO_PERPLEXITY))
     if (run is None) != bool(hypothesis or lead):
+        found = "neither" if run is None else "both"
         raise UserError(
-            "name a run to evaluate, or translations of another system with --hypothesis (or --lead), but not both"
+            "expected either the run folder of a model to evaluate, or translations to score (--hypothesis FILE, or "
+            f"--lead for the first sentence of each source), but got {found}: give one of the two"
         )
     run_options = {
         "--output": output,
@@ -156,7 +170,10 @@ def _check_options(
     if test not in evaluation.PAIRED_TESTS:
         raise unknown_name("value of --test", test, evaluation.PAIRED_TESTS)
     if against is not None and metrics and not any(map(evaluation.is_text_metric, metrics)):
-        raise UserError("--against compares translations: add a metric of texts to --metrics, such as bleu")
+        raise UserError(
+            "--against tests differences in metrics that compare translations with references, but --metrics names "
+            "none of these: add one, such as bleu"
+        )
 
 
 @dataclass(frozen=True)
@@ -204,7 +221,8 @@ class TestSet:
 
         if not self.sources or any(len(texts) != 1 for texts in self.references):
             raise UserError(
-                "--alignments (gold word alignments) needs a test set with --source and exactly one --reference"
+                "--alignments (gold word alignments) needs a test set of sentence pairs: name one source file with "
+                "--source and one reference file with --reference"
             )
         lines = read_texts(path, "text")
         gold = [parse_sure_and_possible(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
@@ -229,7 +247,10 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     columns: list[list[str]]  # the references in each file
     if source is None:
         if not references:
-            raise UserError("name the test set: --source and --reference, or --source alone for a file with both")
+            raise UserError(
+                "no test set is given: name its files with --source and --reference, or one file with sources and "
+                "references, such as TSV, with --source alone"
+            )
         sources, columns = None, [read_texts(path, layout.format) for path in references]
     elif references or has_references(layout.corpus(source)):
         sources, first = read_pairs(source, references[0] if references else None, layout, "--reference")
@@ -291,7 +312,10 @@ def _evaluate_files(
         raise UserError("--hypothesis needs reference translations: name them with --reference")
     names = names or _suitable_metrics(test_set)
     if model_metrics := [name for name in names if not evaluation.is_text_metric(name)]:
-        raise UserError(f"the metric {model_metrics[0]} needs a model: evaluate a run instead of --hypothesis")
+        raise UserError(
+            f"the metric {model_metrics[0]} needs a model, whose probabilities it measures: evaluate a run instead of "
+            "a file of translations (--hypothesis), or choose other --metrics"
+        )
     references, sources = test_set.references, test_set.sources
     scores = [list(evaluation.evaluate(names, hypotheses, references, sources).values()) for hypotheses in texts]
     comparisons = {

@@ -15,7 +15,7 @@ from dragoman.console import print_json, print_lines
 
 def export(
     run: RunFolder,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create for the export.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create for the exported model.")],
     to: Annotated[
         str, typer.Option(metavar="FORMAT", help="Format of the exported model: huggingface, ctranslate2 or onnx.")
     ],

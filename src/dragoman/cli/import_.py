@@ -25,12 +25,18 @@ def import_(
             "model (.npz), or the .npz file itself.",
         ),
     ],
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder to create for the converted run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run folder to create, which holds the converted model, its tokenizer and its settings."
+        ),
+    ],
     precision: Annotated[
         Literal["stored", "float32", "bfloat16"],
         typer.Option(
-            help="Precision of the weights in the run folder: that of the checkpoint, or another. All computing is in "
-            "float32 unless the command that uses the run says otherwise."
+            help="Number format in which the weights are stored in the run folder: stored (as in the checkpoint), "
+            "float32 or bfloat16. Other commands compute in float32, unless an option such as --bfloat16 "
+            "changes this."
         ),
     ] = "stored",
     as_json: Json = False,

@@ -31,7 +31,8 @@ class SourceFormat:
     format: Annotated[
         str,
         typer.Option(
-            help="File format: text, tsv, csv, jsonl, tmx, parquet or datasets. Default: from the file name.",
+            help="Format of the file: text (one text per line), tsv, csv, jsonl (JSON lines), tmx, parquet or "
+            "datasets (a folder of Hugging Face datasets). Default: from the file name.",
             show_default=False,
         ),
     ] = ""
@@ -66,14 +67,15 @@ class SourceLayout(SourceFormat):
     features_column: Annotated[
         str | None,
         typer.Option(
-            help="Column of a TSV file, counted from 0, or key of a JSON line, that holds features of the source such "
-            "as V;PST. Default: as in the training data of the run.",
+            help="Column with the features of each source, labels such as V;PST (verb, past tense) that the model "
+            "reads besides the text: its name, or its number from 0 in TSV or CSV. Default: the one of the "
+            "run's training data.",
             show_default=False,
         ),
     ] = None
-    source_features: Annotated[Path | None, "File of features such as V;PST, line by line with the source.", "FILE"] = (
-        None
-    )
+    source_features: Annotated[
+        Path | None, "File with the features of each source, labels such as V;PST, line by line with it.", "FILE"
+    ] = None
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         """Return the corpus of a file, or of a source and a target file, in this format."""
@@ -107,8 +109,9 @@ class DocumentLayout(SourceLayout):
     format: Annotated[
         str,
         typer.Option(
-            help="File format: text, tsv, csv, jsonl, tmx, parquet or datasets; or a document, whose structure is "
-            "kept: txt, html, md, srt, vtt, docx, pptx, odt or odp. Default: from the file name.",
+            help="Format of the input: text (one text per line), tsv, csv, jsonl, tmx, parquet or datasets (of "
+            "Hugging Face); or a document, whose structure is kept: txt, html, md, srt, vtt, docx, pptx, odt or "
+            "odp. Default: from the file name.",
             show_default=False,
         ),
     ] = ""
@@ -161,7 +164,9 @@ class Input:
         if self.file is None:
             file_format = self.layout.corpus(STANDARD_INPUT).file_format
             if not file_format.can_be_streamed:
-                raise UserError(f"{file_format.name} cannot be read from standard input: name a file")
+                raise UserError(
+                    f"the format {file_format.name} cannot be read from standard input: name a file as an argument"
+                )
         else:
             self.layout.corpus(self.file).check()
 
@@ -248,9 +253,10 @@ def read_pairs(
 
     corpus = layout.corpus(source, target)
     if not has_references(corpus):
-        missing = "their key with --target-column" if layout.source_column else f"their translations with {option}"
+        missing = "their key with --target-column" if layout.source_column else f"their file with {option}"
         raise UserError(
-            f"{source} contains only source texts: name {missing}, or use a file with both, such as TSV or CSV"
+            f"{source} contains only source texts, without translations: name {missing}, or use a file with both, such "
+            "as TSV or CSV"
         )
     if corpus.has_media:
         media = list(read_media_pairs(corpus))
@@ -295,8 +301,8 @@ def read_texts(path: Path, format: str = "") -> list[str]:
     detected = expected_format.corpus(path).file_format
     if detected.has_both_sides:
         raise UserError(
-            f"{path} is a {detected.name} file by its name, but a text file with one text per line is needed: if it is "
-            "one, add --format text"
+            f"{path} is a {detected.name} file by its name, but a file with one text per line is needed: if it is such "
+            "a file, add --format text"
         )
     return [text for _, text in read_lines(path)]
 

@@ -72,12 +72,21 @@ def _open_run_and_input(run: Path, file: Path | None, layout: SourceFormat, mode
 def generate(
     run: RunFolder,
     file: InputFile = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of a continuation.", min=1)] = 50,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Maximum number of new tokens that are generated after a prompt, EOS included.", min=1)
+    ] = 50,
     beam_size: Annotated[int | None, "Use beam search with this number of hypotheses instead of sampling."] = None,
     temperature: Annotated[float, "Sampling temperature T: sample from p^(1/T); below 1 is more conservative."] = 1.0,
     top_k: Annotated[int | None, "Sample from the k most probable tokens. Default: from all."] = None,
     top_p: Annotated[float, "Nucleus sampling: the most probable tokens up to probability mass P."] = 0.95,
-    n_best: Annotated[int, typer.Option(help="Number of continuations per prompt.", min=1)] = 1,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            help="Number of continuations to print for each prompt; if more than 1, each is preceded by its "
+            "log-probability.",
+            min=1,
+        ),
+    ] = 1,
     seed: Annotated[int, "Random seed of sampling."] = 0,
     *,
     layout: SourceFormat,
@@ -124,10 +133,18 @@ def generate(
 def fill(
     run: RunFolder,
     file: Annotated[
-        Path | None, typer.Argument(help="Texts that contain <mask>, one per line. Default: standard input.")
+        Path | None,
+        typer.Argument(
+            help="Input file: one text per line, with <mask> in place of each part to fill in. Default: standard input."
+        ),
     ] = None,
     top_k: Annotated[
-        int, typer.Option(help="Also print the K most probable fillings of each mask, or the K best texts.", min=1)
+        int,
+        typer.Option(
+            help="Number of most probable tokens to print for each mask, or of best texts if the model generates "
+            "text (t5, bart). 1: print only the filled text.",
+            min=1,
+        ),
     ] = 1,
     *,
     layout: SourceFormat,
@@ -175,7 +192,9 @@ def tag(
     run: RunFolder,
     file: Annotated[
         Path | None,
-        typer.Argument(help="Text to tag: words separated by spaces, one sentence per line. Default: standard input."),
+        typer.Argument(
+            help="Input file to tag: one sentence per line, its words separated by spaces. Default: standard input."
+        ),
     ] = None,
     columns: Annotated[
         bool, "Print one word per line with its tag and the probability of the tag, separated by tabs."

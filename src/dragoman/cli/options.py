@@ -75,7 +75,9 @@ def setting_option(setting: str, *flags: str) -> Any:
 RunFolder = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN", help="Run folder, created by 'dragoman train' or 'import'.", autocompletion=complete_runs
+        metavar="RUN",
+        help="Run folder: a model with its tokenizer and settings, created by 'dragoman train' or 'dragoman import'.",
+        autocompletion=complete_runs,
     ),
 ]
 InputFile = Annotated[Path | None, typer.Argument(help="Input file, one text per line. Default: standard input.")]
@@ -89,7 +91,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Change any setting of the configuration, such as training.learning_rate=1e-3. Repeatable.",
+        help="Change any setting of the configuration ('dragoman settings' lists them), such as "
+        "training.learning_rate=1e-3. Repeatable.",
     ),
 ]
 
@@ -120,7 +123,9 @@ class CommonOptions:
 class ModelOptions:
     """Which weights of a run are loaded, and where."""
 
-    checkpoint: Annotated[str, "Checkpoint: best, last, averaged, or a step such as 000500."] = "best"
+    checkpoint: Annotated[
+        str, "Checkpoint: best (by validation), last, averaged (mean of several), or a step such as 000500."
+    ] = "best"
     device: Annotated[str, "Device: auto, cpu, cuda, cuda:N or mps."] = "auto"
 
     def check(self, *folders: str | Path) -> None:
@@ -160,13 +165,19 @@ class LanguageModelOptions(ModelOptions):
     source_language: Annotated[
         str,
         typer.Option(
-            "--from", metavar="LANGUAGE", help="Source language of a multilingual model: a code such as eng_Latn or en."
+            "--from",
+            metavar="LANGUAGE",
+            help="Source language, for a multilingual model: a code such as eng_Latn or en. Default: that of "
+            "the model.",
         ),
     ] = ""
     target_language: Annotated[
         str,
         typer.Option(
-            "--to", metavar="LANGUAGE", help="Target language of a multilingual model: a code such as deu_Latn or de."
+            "--to",
+            metavar="LANGUAGE",
+            help="Target language, for a multilingual model: a code such as deu_Latn or de. Default: that of "
+            "the model.",
         ),
     ] = ""
 
@@ -215,7 +226,8 @@ class Command(TyperCommand):
                 # Typer validates values by pydantic, which writes "Value error, …."
                 reason = reason.removeprefix("Value error, ").removesuffix(".")
                 raise UserError(
-                    f"the environment variable {variable} has a wrong value: {reason[:1].lower()}{reason[1:]}"
+                    f"the environment variable {variable} has a wrong value: {reason[:1].lower()}{reason[1:]}; correct "
+                    "or unset it"
                 ) from None
             raise
 

@@ -14,7 +14,12 @@ from dragoman.console import log, print_json
 
 
 def prepare(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder to create for the run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run folder to create, for the settings, the tokenizer and the tokenized corpora."
+        ),
+    ],
     settings: Annotated[dict[str, Any], TRAIN_OPTIONS],
     config: Annotated[Path | None, "YAML file of settings, as for 'train'."] = None,
     set_settings: Settings = None,
@@ -24,12 +29,19 @@ def prepare(
         "PLACE",
     ] = "local",
     num_workers: Annotated[
-        int | None, typer.Option(help="Number of processes or Ray tasks. Default: by cores and amount of text.", min=1)
+        int | None,
+        typer.Option(
+            help="Number of processes, or with --on ray of Ray tasks, that prepare the text. Default: derived "
+            "from the number of cores and the amount of text.",
+            min=1,
+        ),
     ] = None,
     processes: Annotated[
         int,
         typer.Option(
-            help="Number of processes that will train the run: a step has at least one batch for each.", min=1
+            help="Number of processes, usually one per GPU, that will train the run later. Gradient accumulation is "
+            "raised, if necessary, so that each has at least one batch per step.",
+            min=1,
         ),
     ] = 1,
     as_json: Json = False,

@@ -35,7 +35,9 @@ QUICK_TRAINING: dict[str, Any] = {
 
 
 def quickstart(
-    folder: Annotated[Path, typer.Argument(help="Folder to create for the trained run.")] = Path("runs/quickstart"),
+    folder: Annotated[Path, typer.Argument(help="Run folder to create, for the trained model.")] = Path(
+        "runs/quickstart"
+    ),
     system: Annotated[str, "System to train; see 'dragoman systems'."] = "bahdanau",
 ) -> None:
     """Train and evaluate a small translator on the phrasebook, and show translations.
@@ -59,7 +61,7 @@ def quickstart(
         trained = configuration.from_yaml(folder / CONFIG_FILE).system.name
         if trained != system:
             raise UserError(
-                f"{folder} already holds a run of the system {trained}: choose another folder for the system {system}"
+                f"{folder} already holds a model of the system {trained}: choose another folder for the system {system}"
             )
         summary = resume_run(folder, settings={})
     else:
@@ -111,9 +113,17 @@ def write_phrasebook(corpus: Path, pairs: int) -> None:
 def phrasebook(
     folder: Annotated[
         Path,
-        typer.Argument(help="Folder to create for the phrasebook, generated sentence pairs: train, valid and test."),
+        typer.Argument(
+            help="Folder to create for the phrasebook, an English and German corpus that a grammar generates: "
+            "files of a training, a validation and a test set."
+        ),
     ],
-    pairs: Annotated[int, typer.Option(help="Number of sentence pairs to generate for training.", min=1)] = 20_000,
+    pairs: Annotated[
+        int,
+        typer.Option(
+            help="Number of sentence pairs in the training set; a validation and a test set are generated, too.", min=1
+        ),
+    ] = 20_000,
     seed: Annotated[int, "Random seed of the sentences."] = 0,
 ) -> None:
     """Write sentence pairs of the phrasebook with gold alignments.

@@ -54,7 +54,8 @@ def recipe(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Name of a recipe, or a .toml file of your own. Default: list all recipes.",
+            help="Name of a recipe (a task with its corpus, settings and published scores), or a .toml file that "
+            "defines one. Default: list all recipes.",
             autocompletion=complete_recipes,
         ),
     ] = None,
@@ -62,14 +63,15 @@ def recipe(
         Path | None,
         typer.Argument(
             metavar="[RUN]",
-            help="Folder to create for the run. Without it, the recipe is printed and nothing is trained.",
+            help="Run folder to create for the trained model. Without it, the recipe is printed and nothing is "
+            "trained.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the corpus, files plain or gzipped; missing files are downloaded or generated there. "
-            "Default: data/NAME.",
+            help="Folder with the files of the corpus, plain or gzipped; missing files are downloaded or generated "
+            "there. Default: data/NAME, with the name of the recipe.",
             show_default=False,
         ),
     ] = None,
@@ -78,8 +80,9 @@ def recipe(
         typer.Option(
             "--variant",
             "--language",
-            help="Variant of the corpus: a language, a language pair or a split; or the name of a group of variants, "
-            "such as medium of g2p-2021, all of which are trained. Default: the first variant.",
+            help="Variant of the recipe's corpus to train on: a language, a language pair or a split. The name of a "
+            "group of variants, such as medium of the recipe g2p-2021, trains a separate model on each of its "
+            "variants. Default: the first variant.",
             show_default=False,
         ),
     ] = None,
@@ -87,8 +90,8 @@ def recipe(
     seeds: Annotated[
         int | None,
         typer.Option(
-            help="Train this many models, with the seeds 1, 2, …, each in its own folder in RUN; print the mean and "
-            "standard deviation of their scores, and the score of their ensemble.",
+            help="Train this many models with the random seeds 1, 2, …, each in its own subfolder of the run folder; "
+            "print the mean and standard deviation of their scores, and the score of their ensemble.",
             min=2,
             show_default=False,
         ),
@@ -107,7 +110,9 @@ def recipe(
         return
     chosen = load_recipe(name)
     if all_variants and variant is not None:
-        raise UserError("--all-variants includes every variant: leave --variant out")
+        raise UserError(
+            "--all-variants trains every variant of the corpus, so that --variant has no effect: leave out one of them"
+        )
     # names of variants of the corpus; empty if there is only one form of it
     variants = list(chosen.variants) if all_variants else chosen.select_variants(variant)
     if run is None:
@@ -115,7 +120,10 @@ def recipe(
         return
 
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise UserError("a recipe runs in one process: leave out torchrun, or use 'dragoman train' with the same files")
+        raise UserError(
+            "a recipe is trained by one process: leave out torchrun, or use 'dragoman train' with the files of the "
+            "recipe"
+        )
 
     from dragoman import config as configuration
     from dragoman.evaluation import check_metric_names
@@ -126,7 +134,10 @@ def recipe(
         raise unknown_name(f"baseline of the recipe {chosen.name}", chosen.baseline, BASELINES)
     own_settings = settings | configuration.parse_settings(set_settings or [])
     if seeds is not None and "training.seed" in own_settings:
-        raise UserError("--seeds sets the seed of every run: leave --seed (training.seed) out")
+        raise UserError(
+            "--seeds trains runs with the seeds 1, 2, …, so that no seed can be chosen: leave out --seed and --set "
+            "training.seed"
+        )
     config = configuration.replace_settings(configuration.Config(), chosen.settings | own_settings)
     corpus = data or DATA_FOLDER / chosen.name
     # by variant ("" for the only form): source and target file of each split
@@ -256,7 +267,7 @@ def _data_settings(files: SplitFiles) -> dict[str, Any]:
 
 
 def _list_recipes(as_json: bool) -> None:
-    """Print a table of all recipes with their published scores and ours, or a JSON list.
+    """Print a table of all recipes with their published and our measured scores, or a JSON list.
 
     A recipe has a row for each variant of its corpus (such as a language) and each test set with a score by its first
     metric. If there are means over a group of variants, only these are shown. In the table, task and size are in the
@@ -268,7 +279,7 @@ def _list_recipes(as_json: bool) -> None:
     for name in recipe_names():
         recipe = load_recipe(name)
         metric = recipe.metrics[0]
-        scored = {(figure.variant, figure.test) for figure in recipe.figures_of(metric)}
+        scored = {(score.variant, score.test) for score in recipe.figures_of(metric)}
         group_means = {(variant, test) for variant, test in scored if variant in recipe.groups}
         # without scores there is one row: for the default variant and the first test set ("")
         variants_and_tests = sorted(group_means or scored, key=recipe.figure_order) or [("", "")]
@@ -284,8 +295,8 @@ def _list_recipes(as_json: bool) -> None:
                     "variant": _variant_name(recipe, variant) or None,
                     "test set": test or recipe.test_sets[0],
                     "metric": metric,
-                    "published": ", ".join(f"{figure.value:g}" for figure in published) or None,
-                    "ours": ", ".join(f"{figure.value:g}" for figure in measured) or None,
+                    "published": ", ".join(f"{score.value:g}" for score in published) or None,
+                    "ours": ", ".join(f"{score.value:g}" for score in measured) or None,
                     "data": _origin(recipe),
                 }
             )

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.cli.inputs import FileLayout, read_pairs
+from dragoman.cli.inputs import FileLayout, PairFormat, SourceFormat, read_pairs
 from dragoman.data.task_recipes import TaskFigure, TaskRecipe
 
 if TYPE_CHECKING:
@@ -65,35 +65,39 @@ class RecipeResult:
 def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) -> list[RecipeResult]:
     """Score a run on every test set of a variant of the corpus, by all metrics of the recipe.
 
-    If the recipe names a column of the test file with the category of each item, every category is scored as well, by
-    the first metric. `files` are the source and target file of each test set.
+    If the recipe names a column of the test file with the category of each line, every category is scored as well, by
+    the first metric of texts. `files` are the source and target file of each test set.
     """
     from dragoman import evaluation
     from dragoman.api.evaluate_run import evaluate
 
     results = []
     for test in recipe.test_sets:
-        sources, references = _read_test_set(recipe, test, files, FileLayout().for_run(run.folder))
-        evaluated = evaluate(run, sources, references, recipe.metrics)
-        for metric, score in zip(recipe.metrics, evaluated.scores.values()):
-            result = RecipeResult(test, metric, system=THIS_RUN, score=score, variant=variant)
+        test_set = _read_test_set(recipe, test, files, FileLayout().for_run(run.folder))
+        evaluated = evaluate(run, test_set.sources, test_set.references, recipe.metrics)
+        for metric in recipe.metrics:
+            result = RecipeResult(test, metric, THIS_RUN, score=evaluated.scores[metric], variant=variant)
             results.append(_with_figures(result, recipe))
-        column, metric = recipe.splits[test].category_column, recipe.metrics[0]
+        column = recipe.splits[test].category_column
         if column is not None and evaluated.hypotheses is not None:
-            items: dict[str, list[int]] = {}  # indices by category
-            for index, category in enumerate(_read_column(files[test][0], column)):
-                items.setdefault(category, []).append(index)
+            metric = next(filter(evaluation.is_text_metric, recipe.metrics))  # the hypotheses were made for it
+            categories = _read_column(files[test][0], column)  # of each line
+            items: dict[str, list[int]] = {}  # indices by category; an item may have lines of several categories
+            for index, lines in enumerate(test_set.lines):
+                for category in {categories[line] for line in lines}:
+                    items.setdefault(category, []).append(index)
             for category, indices in sorted(items.items()):
+                sources = [test_set.sources[index] for index in indices]
                 hypotheses = [evaluated.hypotheses[index] for index in indices]
                 expected = [evaluated.references[index] for index in indices]
-                (score,) = evaluation.evaluate([metric], hypotheses, expected).values()
+                (score,) = evaluation.evaluate([metric], hypotheses, expected, sources).values()
                 result = RecipeResult(test, metric, THIS_RUN, score, variant=variant, category=category)
                 results.append(result)
     return results
 
 
 def evaluate_baseline(recipe: TaskRecipe, variant: str, files: SplitFiles) -> list[RecipeResult]:
-    """Score a baseline of summarization, the first sentence of each source, on every test set by all metrics.
+    """Score a baseline of summarization, the first sentence of each source, on every test set by all metrics of texts.
 
     There are no results if the recipe has no baseline. `files` are the source and target file of each test set.
     """
@@ -101,9 +105,10 @@ def evaluate_baseline(recipe: TaskRecipe, variant: str, files: SplitFiles) -> li
 
     results = []
     for test in recipe.test_sets if recipe.baseline else ():
-        sources, references = _read_test_set(recipe, test, files, FileLayout())
-        scores = evaluation.evaluate(recipe.metrics, evaluation.lead_sentences(sources), references or [])
-        for metric, score in zip(recipe.metrics, scores.values()):
+        sources, references, _ = _read_test_set(recipe, test, files, PairFormat())
+        metrics = filter(evaluation.is_text_metric, recipe.metrics)
+        scores = evaluation.evaluate(metrics, evaluation.lead_sentences(sources), references or [], sources)
+        for metric, score in scores.items():
             results.append(RecipeResult(test, metric, system="first sentence", score=score, variant=variant))
     return results
 
@@ -158,32 +163,40 @@ def _with_figures(result: RecipeResult, recipe: TaskRecipe, variant: str | None 
     )
 
 
-def _read_test_set(
-    recipe: TaskRecipe, test: str, files: SplitFiles, layout: FileLayout
-) -> tuple[list[Any], list[list[str]] | None]:
-    """Read the sources of a test set and the references of each; None as references for monolingual text.
+class _TestSet(NamedTuple):
+    """The items of a test set: sources, references of each (None for monolingual text), and lines of each (from 0)."""
 
-    `test` is the name of the test set in `files`, and `layout` the format of the files. If the recipe groups lines with
-    the same source, they are one source with several references.
+    sources: list[Any]
+    references: list[list[str]] | None
+    lines: list[list[int]]
+
+
+def _read_test_set(recipe: TaskRecipe, test: str, files: SplitFiles, layout: PairFormat) -> _TestSet:
+    """Read the test set that is called `test` in `files`, which have the format `layout`.
+
+    A line is an item. If the recipe groups lines with the same source, they are one item with several references.
     """
     from dragoman.data.data_formats import has_references
 
     source, target = files[test]
     if not has_references(layout.corpus(source, target)):
-        return [pair.source for pair in layout.corpus(source).read_sources()], None
+        texts = [pair.source for pair in layout.corpus(source).read_sources()]
+        return _TestSet(texts, references=None, lines=[[line] for line in range(len(texts))])
     sources, targets = read_pairs(source, target, layout)
-    if not recipe.splits[test].group_by_source:
-        return sources, [[text] for text in targets]
-    grouped: dict[str, list[str]] = {}
-    for text, reference in zip(sources, targets):
-        grouped.setdefault(text, []).append(reference)
-    return list(grouped), list(grouped.values())
+    lines = [[line] for line in range(len(sources))]
+    if recipe.splits[test].group_by_source:
+        by_source: dict[str, list[int]] = {}
+        for line, text in enumerate(sources):
+            by_source.setdefault(text, []).append(line)
+        lines = list(by_source.values())
+    references = [[targets[line] for line in item] for item in lines]
+    return _TestSet([sources[item[0]] for item in lines], references, lines)
 
 
 def _read_column(path: Path, column: int) -> list[str]:
     """Return the values of a column of a TSV or CSV file; columns are counted from 0."""
     # the column is read as if it were that of the sources
-    return [pair.source for pair in FileLayout(source_column=str(column)).corpus(path).read_sources()]
+    return [pair.source for pair in SourceFormat(source_column=str(column)).corpus(path).read_sources()]
 
 
 def result_lines(results: Sequence[RecipeResult]) -> Iterator[str]:

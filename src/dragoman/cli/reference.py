@@ -27,7 +27,8 @@ def systems(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Name of the system to describe. Default: list all systems.", autocompletion=complete_systems
+            help="Name of the system (architecture) to describe, such as transformer. Default: list all systems.",
+            autocompletion=complete_systems,
         ),
     ] = None,
     diff: Annotated[str | None, "Show in which parts of the model the system differs from this other system."] = None,
@@ -45,7 +46,7 @@ def systems(
     if name is None:
         if diff:
             raise UserError(
-                "--diff compares two systems, but only one is named: write dragoman systems NAME --diff OTHER"
+                "--diff compares two systems, but only one is named: write 'dragoman systems NAME --diff OTHER'"
             )
         rows = [_system_values(key, system, size) for key, system in SYSTEMS.items()]
         print_json(rows) if as_json else print_lines(_system_lines(rows))
@@ -160,7 +161,11 @@ def _describe_system(name: str, size: str, as_json: bool) -> None:
 
 def settings(
     name: Annotated[
-        str | None, typer.Argument(help="Section or setting to describe, such as training or training.steps.")
+        str | None,
+        typer.Argument(
+            help="Setting or section of settings to describe, such as training.steps or training. Default: all "
+            "settings."
+        ),
     ] = None,
     markdown: Annotated[bool, "Print docs/settings.md."] = False,
 ) -> None:

@@ -47,14 +47,17 @@ def score(
     elif target is not None:
         sources, targets = None, read_texts(target, layout.format)
     else:
-        raise UserError("name the texts to score: --source and --target, or --target alone for a language model")
+        raise UserError(
+            "no texts to score are given: name files with --source and --target, or with --target alone for a "
+            "language model"
+        )
     loaded = choose_languages(model.load(run), layout.source_language, layout.target_language)
     if loaded.model.can_generate:
         for line, fits in enumerate(loaded.within_max_length(sources, targets), 1):
             if not fits:
                 raise UserError(
-                    f"line {line} of {target or source} has more tokens than {run} has position embeddings, which "
-                    "limit the length of a text: shorten it"
+                    f"line {line} of {target or source} has more tokens than the model in {run} has position "
+                    "embeddings: shorten the line"
                 )
     scored = loaded.score(sources, targets)
     if as_json:

@@ -24,7 +24,12 @@ def tune(
     ] = None,
     rerank_with: RerankWith = None,
     num_candidates: Annotated[
-        int, typer.Option(help="Number of candidate translations per source: the n best of the beam.", min=2)
+        int,
+        typer.Option(
+            help="Number of candidate translations of each source that are reranked: the n-best list of the beam "
+            "search.",
+            min=2,
+        ),
     ] = 10,
     metric: Annotated[str, "Metric to maximize: bleu, chrf or chrf++."] = "bleu",
     *,
@@ -90,9 +95,8 @@ def tune_search(
     their option --beam-size overrides them.
     """
     model.check(run)
-    sources, references = (None, None) if source is None else read_pairs(
-        source, reference, layout.for_run(run), "--reference"
-    )
+    layout = layout.for_run(run)
+    sources, references = (None, None) if source is None else read_pairs(source, reference, layout, "--reference")
 
     from dragoman.api.tune_search import tune_search as tune
 
@@ -107,11 +111,17 @@ def tune_search(
 def shortlist(
     run: RunFolder,
     translations: Annotated[
-        int, typer.Option(help="Number of target tokens in the shortlist of each source token.", min=1)
+        int,
+        typer.Option(
+            help="Number of most probable target tokens to store for each source token, as its possible translations.",
+            min=1,
+        ),
     ] = 100,
     frequent_tokens: Annotated[
         int,
-        typer.Option(help="Number of most frequent target tokens that are possible outputs for every source.", min=0),
+        typer.Option(
+            help="Number of most frequent target tokens to add, which are possible outputs for every source.", min=0
+        ),
     ] = 100,
     max_pairs: Annotated[
         int, typer.Option(help="Maximum number of training pairs from which the shortlist is learned.", min=1)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 NumCandidates = Annotated[
     int | None,
     typer.Option(
-        help="Number of candidate translations per source: samples, or the n best of the beam. Default: 32 "
-        "with --mbr, 10 for reranking.",
+        help="Number of candidate translations of each source, among which --mbr or reranking chooses: samples with "
+        "--sample, else the n best of the beam. Default: --beam-size if given, else 32 with --mbr, 10 with "
+        "reranking.",
         min=2,
     ),
 ]
@@ -73,26 +74,36 @@ class SearchOptions:
     num_finished: Annotated[
         int | None,
         typer.Option(
-            help="Stop a beam once n hypotheses have finished; implies --early-stopping true, unless it is false.",
+            help="Stop beam search for a source once this many hypotheses have ended with EOS. Sets "
+            "--early-stopping=true; with --early-stopping=false the search also waits until no unfinished "
+            "hypothesis scores better.",
             min=1,
         ),
     ] = None
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Stop after T decoding steps: maximum target tokens, EOS included, whatever the length of the source. "
-            "With --early-stopping steps a beam takes all of them. Default: a limit derived from the training pairs.",
+            help="Maximum number of target tokens, EOS included, whatever the length of the source. Beam search may "
+            "stop before, unless --early-stopping=steps. Default: a limit derived from the training pairs.",
             min=1,
         ),
     ] = None
     num_groups: Annotated[
-        int | None, typer.Option(help="Number of groups of diverse beam search (Vijayakumar et al. 2018).", min=1)
+        int | None,
+        typer.Option(
+            help="Number of groups into which the beam is divided for diverse beam search (Vijayakumar et al. "
+            "2018); 1: ordinary beam search.",
+            min=1,
+        ),
     ] = None
-    diversity_penalty: Annotated[float | None, "Penalty λ for tokens that earlier groups chose in the same step."] = (
-        None
-    )
+    diversity_penalty: Annotated[
+        float | None, "With --num-groups: penalty λ of a token for each earlier group that chose it in this step."
+    ] = None
     n_best: Annotated[
-        int | None, typer.Option(help="Print the N best translations, each preceded by its score.", min=1)
+        int | None,
+        typer.Option(
+            help="Print this many best translations of each source, one per line, each preceded by its score.", min=1
+        ),
     ] = None
     sample: Annotated[bool, "Sample from p(y|x) instead of searching."] = False
     temperature: Annotated[
@@ -119,7 +130,12 @@ class SearchOptions:
     num_candidates: NumCandidates = None
     exact: Annotated[bool, "Exact search: find the most probable translation, with proof."] = False
     max_expansions: Annotated[
-        int | None, typer.Option(help="With --exact: give up after expanding N prefixes. Default: 100,000.", min=1)
+        int | None,
+        typer.Option(
+            help="With --exact: maximum number of target prefixes of a source to expand; after that, the best "
+            "translation found so far is returned without proof. Default: 100,000.",
+            min=1,
+        ),
     ] = None
     draft_model: Annotated[
         str | None, "Speculative decoding with a smaller run of the same vocabulary: same result, fewer steps.", "RUN"
@@ -138,8 +154,9 @@ class SearchOptions:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
         if self.num_finished is not None and self.early_stopping in ("never", "steps"):
             raise UserError(
-                f"--num-finished stops at finished hypotheses, but --early-stopping {self.early_stopping} does not: "
-                "set it to true or false, or leave one of them out"
+                "--num-finished stops beam search by the number of finished hypotheses, which "
+                f"--early-stopping={self.early_stopping} ignores: use --early-stopping=true or false, or leave out one "
+                "of the two options"
             )
         if self.search is not None and len(given) > 1:
             other = next(name for name in given if name != "search")
@@ -150,7 +167,7 @@ class SearchOptions:
         for name, needed in REQUIRES.items():
             if name in given and not set(needed) & set(given):
                 needed_flags = " or ".join(map(_flag, needed))
-                raise UserError(f"{_flag(name)} needs {needed_flags}: add it, or leave {_flag(name)} out")
+                raise UserError(f"{_flag(name)} needs {needed_flags}: add {needed_flags}, or leave out {_flag(name)}")
         for name, others in EXCLUDES.items():
             excluded = [other for other in others if other in given]
             if name in given and excluded:
@@ -280,8 +297,8 @@ def classify_rerankers(run: Run, rerankers: list[str]) -> dict[str, tuple[str, f
         kind = "language" if run.open_run(folder).is_language_model else "channel"
         if kind in classified:
             raise UserError(
-                f"--rerank-with takes at most one {kind} model, but {classified[kind][0]} and {folder} are both {kind} "
-                "models: leave one out"
+                "--rerank-with takes at most one channel model (from target to source) and one language model, but "
+                f"{classified[kind][0]} and {folder} are both {kind} models: leave one out"
             )
         classified[kind] = folder, weight
     return classified

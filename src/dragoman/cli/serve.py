@@ -44,8 +44,8 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Folders of the runs to serve, optionally with their languages: RUN=en-de. Required unless --config "
-            f"or the environment variable {ENVIRONMENT_PREFIX}_RUNS names them.",
+            help="Run folders of the models to serve, optionally with their languages: RUN=en-de. Required unless "
+            f"--config or the environment variable {ENVIRONMENT_PREFIX}_RUNS names them.",
             envvar=f"{ENVIRONMENT_PREFIX}_RUNS",
             show_envvar=False,
         ),
@@ -54,8 +54,9 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="YAML file with options by their names, such as 'port: 8080', and 'runs'. Environment variables such "
-            f"as {ENVIRONMENT_PREFIX}_PORT override it, and options override both.",
+            help="YAML file with values of options by name, such as 'port: 8080', and with a list 'runs' of run "
+            f"folders. Environment variables such as {ENVIRONMENT_PREFIX}_PORT override the file, and options of "
+            "the command line override both.",
             envvar=f"{ENVIRONMENT_PREFIX}_CONFIG",
             show_envvar=False,
             callback=apply_config,
@@ -79,7 +80,9 @@ def serve(
     if print_config:
         print_configuration(ctx)
     if not runs:
-        raise UserError("there is no run to serve: name a run folder, or give --config a file with 'runs'")
+        raise UserError(
+            "there is no run to serve: name a run folder, or give --config a file with a list 'runs' of run folders"
+        )
     # RUN=en-de is the folder RUN with its languages, unless there is a folder of this name
     model.check(*(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0] for run in runs))
 

@@ -91,19 +91,24 @@ def _parameter_value(
     # the singular of a repeatable option in the plural
     option = next((known for known in parameters if option == f"{known}s" and parameters[known].multiple), option)
     if option not in parameters:
-        raise UserError(f"{path}: {unknown_name('option', name, parameters)}")
+        unknown_option = unknown_name("option", name, parameters)
+        raise UserError(f"the file {path} of --config has an {unknown_option}")
     parameter = parameters[option]
     if value is None:  # the default
         return parameter.name, None
     is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)  # −1: any number of arguments
     if isinstance(value, list) and not is_list:
-        raise UserError(f"{path}: '{name}' takes one value, but is a list of {len(value)}: give one value")
+        raise UserError(
+            f"{path}: the option '{name}' takes one value, but is a list of {len(value)} values: give one value"
+        )
     plain = [_plain_value(path, name, item, parameter) for item in (value if isinstance(value, list) else [value])]
     try:  # only to check the value: the command line converts the default again
         converted = parameter.process_value(ctx, plain if is_list else plain[0])
     except Exception as error:  # of Typer, which parses the command line
         reason = getattr(error, "message", str(error))
-        raise UserError(f"{path}: '{name}' has a wrong value: {reason[:1].lower()}{reason[1:]}") from None
+        raise UserError(
+            f"{path}: the option '{name}' has a wrong value: {reason[:1].lower()}{reason[1:]}; correct it"
+        ) from None
     is_path = isinstance(converted, Path) or getattr(getattr(parameter, "type", None), "name", "") in PATH_TYPES
     if is_path or parameter.name == "runs":  # runs are folders, but may have languages: RUN=en-de
         plain = [str(path.parent / item) for item in plain]
@@ -121,7 +126,7 @@ def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
         return _route(path, value)
     if is_flag != isinstance(value, bool) or not isinstance(value, bool | int | float | str):
         expected = "true or false" if is_flag else "a number or text"
-        raise UserError(f"{path}: '{name}' must be {expected}, but is {value!r}")
+        raise UserError(f"{path}: the option '{name}' must be {expected}, but is {value!r}: correct it")
     return value if is_flag else str(value)
 
 
@@ -133,7 +138,7 @@ def _route(path: Path, value: dict[str, Any]) -> str:
     runs = value.get("runs")
     if set(value) != {"name", "runs"} or not isinstance(runs, dict) or not runs:
         raise UserError(
-            f"{path}: a route must have a name, and runs with weights, such as "
+            f"{path}: a route must have a name, and runs with weights by which its requests are divided, such as "
             f"{{name: test, runs: {{a: 0.9, b: 0.1}}}}, but is {value!r}: correct it"
         )
     return f"{value['name']}={','.join(f'{run}:{weight}' for run, weight in runs.items())}"

@@ -44,7 +44,11 @@ class ServerOptionGroup:
     ] = None
     shutdown_delay: Annotated[
         float,
-        typer.Option(help="Seconds for which requests are still accepted after a signal to stop the service.", min=0),
+        typer.Option(
+            help="Seconds for which new requests are still accepted after a signal to stop the service, such as "
+            "SIGTERM.",
+            min=0,
+        ),
     ] = 0.0
     log_format: Annotated[Literal["text", "json"], "Format of the log on standard error."] = "text"
     log_texts: Annotated[bool, "Log the texts of requests, too. They are private data of the users."] = False
@@ -133,11 +137,19 @@ class LimitOptions:
     ] = 256
     timeout: Annotated[float, _at_least(0.1, "Maximum seconds until a request is answered.")] = 60.0
     batch_delay_ms: Annotated[
-        float, typer.Option(help="Milliseconds that a request waits for others to form a batch.", min=0, max=10_000)
+        float,
+        typer.Option(
+            help="Maximum time in milliseconds that a request waits for others, which are then translated with "
+            "it in one batch.",
+            min=0,
+            max=10_000,
+        ),
     ] = 5.0
     max_batch_tokens: Annotated[
         int | None,
-        _at_least(1, "Maximum source tokens of a batch. Default: search.batch_tokens / hypotheses; fewer on a CPU."),
+        _at_least(
+            1, "Maximum source tokens of a batch. Default: search.batch_tokens / hypotheses per source; fewer on a CPU."
+        ),
     ] = None
 
     def limits(self) -> ServiceLimits:
@@ -177,8 +189,9 @@ class RoutingOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=RUN:WEIGHT,…",
-            help="Divide requests between runs by weight: those for the languages of these runs, and those that name "
-            "NAME as their run. Repeatable.",
+            help="Divide requests between runs: test=a:0.9,b:0.1 sends 90 % of them to the run a and 10 % to the run "
+            "b. This applies to requests that name the run test, and to those for the languages of a and b. "
+            "Repeatable.",
         ),
     ] = None
     route_by: Annotated[
@@ -221,8 +234,8 @@ class AnalysisOptions:
         bool | None,
         typer.Option(
             "--analysis/--no-analysis",
-            help="Allow analyses of test sets, which show their sentences. Default: if only this machine can reach the "
-            "service, if it needs API keys, or with --test-source.",
+            help="Allow error analyses on the web page, which show the sentences of a test set. Default: allowed if "
+            "only this machine can reach the service, if it requires API keys, or with --test-source.",
         ),
     ] = None
 
@@ -245,7 +258,10 @@ class AnalysisOptions:
                 by_layout[layout] = NamedTestSet(self.test_source.name, *pairs)
             test_sets = {name: by_layout[layout] for name, layout in layouts.items()}
         elif self.test_reference is not None:
-            raise UserError("--test-reference has the references of a test set: name its sources with --test-source")
+            raise UserError(
+                "--test-reference names the references of a test set, whose sources are not given: name them with "
+                "--test-source"
+            )
         allowed_by_default = is_local or service.keys.required or bool(test_sets)
         allowed = allowed_by_default if self.analysis is None else self.analysis
         service.analysis = AnalysisSettings(enabled=allowed, test_sets=test_sets)
@@ -295,7 +311,10 @@ class ClusterOptions:
         assert isinstance(executor, RayExecutor)  # --on is not local
         unsupported = {"--tls-cert": options.tls, "--shutdown-delay": options.shutdown_delay}
         if used := [name for name, value in unsupported.items() if value]:
-            raise UserError(f"{used[0]} cannot be used with --on ray: use a reverse proxy, or leave it out")
+            raise UserError(
+                f"{used[0]} cannot be used with --on ray: leave it out, and configure this in a reverse proxy in front "
+                "of the cluster"
+            )
         replicas = ReplicaOptions(
             min_replicas=self.min_replicas,
             max_replicas=max(self.min_replicas, self.max_replicas),

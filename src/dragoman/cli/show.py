@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from dragoman.run import Run
 
 Sentence = Annotated[
-    str, typer.Argument(help="Sentence to inspect, in the source language; or the path of an image or sound file.")
+    str,
+    typer.Argument(
+        help="Sentence to inspect, in the source language; or, for a model of images or speech, the path of an "
+        "image or sound file."
+    ),
 ]
 Target = Annotated[str | None, "Inspect this translation instead of the one the run finds."]
 Prefix = Annotated[str | None, "Beginning that the translation must have."]
@@ -198,7 +202,10 @@ def languages(run: RunFolder, *, as_json: Json = False) -> None:
     framing = read_framing(run) if is_run_folder(run) else options.load(run).model_framing
     codes = framing.languages
     if codes is None:
-        raise UserError(f"{run} translates one language pair and has no language codes: use it without --from and --to")
+        raise UserError(
+            f"the model in {run} translates one language pair and has no language codes to list: leave out --from and "
+            "--to in other commands"
+        )
     if as_json:
         default = {"source": codes.source, "target": codes.target}
         print_json({"languages": {code: language_name(code) for code in codes.ids}, "default": default})
@@ -213,7 +220,8 @@ def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOpt
     from dragoman.lens.charts import attention_heatmap
     from dragoman.lens.text_view import alignment_lines, attention_heatmap_lines
 
-    best = run.translate([sentence], search=beam_config(run, beam_size=None, n_best=3))[0]
+    search = beam_config(run, beam_size=None, n_best=3)  # None: that of the run, but at least 3
+    best = run.translate([sentence], search=search)[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
     ranked = [best, *best.alternatives]
@@ -224,8 +232,8 @@ def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOpt
         "source_tokens": attention.source,
         "target_tokens": attention.target,
         "alignment": attention.alignment,
-        "cross": attention.cross,
-        "attention": attention.weights,
+        "cross": attention.cross,  # target × source tokens: mean of heads and layers; None without cross-attention
+        "attention": attention.weights,  # of each layer, by its name: heads × tokens × tokens
     }
     lines = [*(f"{hypothesis.score:9.3f}  {hypothesis.text}" for hypothesis in ranked), ""]
     if attention.cross is None:
@@ -249,9 +257,13 @@ def attention(
         Literal["cross", "encoder", "decoder"] | None, "Show only this kind of attention. Default: all."
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(help="Show only this layer, counted from 1. Default: all.", min=1)
+        int | None,
+        typer.Option(help="Show only the attention of this layer, counted from 1. Default: all layers.", min=1),
     ] = None,
-    head: Annotated[int | None, typer.Option(help="Show only this head, counted from 1. Default: all.", min=1)] = None,
+    head: Annotated[
+        int | None,
+        typer.Option(help="Show only this attention head of each layer, counted from 1. Default: all heads.", min=1),
+    ] = None,
     options: ShowOptions,
 ) -> None:
     """Show the attention weights of every layer and head, and their entropy."""
@@ -304,11 +316,22 @@ def walk(
     sentence: Sentence,
     *,
     inspection: InspectionOptions,
-    step: Annotated[int, typer.Option(help="Token of the translation that is predicted, counted from 1.", min=1)] = 1,
-    position: Annotated[
-        int, typer.Option(help="Source token whose way through the encoder is shown, counted from 1.", min=1)
+    step: Annotated[
+        int,
+        typer.Option(
+            help="Number of the target token whose prediction is followed through the model, counted from 1.", min=1
+        ),
     ] = 1,
-    head: Annotated[int, typer.Option(help="Attention head that is shown, counted from 1.", min=1)] = 1,
+    position: Annotated[
+        int,
+        typer.Option(help="Number of the source token whose states in the encoder are shown, counted from 1.", min=1),
+    ] = 1,
+    head: Annotated[
+        int,
+        typer.Option(
+            help="Number of the attention head whose queries, keys and weights are shown, counted from 1.", min=1
+        ),
+    ] = 1,
     as_json: Json = False,
     options: LanguageModelOptions,
 ) -> None:
@@ -322,10 +345,16 @@ def walk(
     result = inspection.inspect(loaded, sentence)
     last_step = max(1, len(result.steps))
     if not 1 <= step <= last_step:
-        raise UserError(f"--step must be from 1 to {last_step}, the tokens of the translation, but is {step}")
+        raise UserError(
+            f"--step is the number of a token of the translation, from 1 to {last_step}, but is {step}: choose one in "
+            "this range"
+        )
     source_tokens = len(result.source.tokens) if result.source is not None else 1
     if position > source_tokens:
-        raise UserError(f"--position must be from 1 to {source_tokens}, the tokens of the source, but is {position}")
+        raise UserError(
+            f"--position is the number of a token of the source, from 1 to {source_tokens}, but is {position}: choose "
+            "one in this range"
+        )
     source = None if result.source is None else sentence  # None: a language model has no source
     # the target tokens before the predicted one; an encoder-only model has none
     tokens = [prediction.token_id for prediction in result.steps[: step - 1]] if loaded.model.can_generate else []
@@ -343,7 +372,8 @@ def experts(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions
     result = inspection.inspect(loaded, sentence)
     if not result.experts:
         raise UserError(
-            f"{run} has no mixtures of experts: train a system such as moe-2017, moe or transformer-dmca-moe"
+            f"the model in {run} has no mixtures of experts to show: use a run of a system such as moe-2017, moe or "
+            "transformer-dmca-moe"
         )
 
     def draw() -> Iterable[str]:
@@ -395,7 +425,12 @@ def everything(
 def positions(
     run: RunFolder,
     num_positions: Annotated[
-        int, typer.Option(help="Number of positions to show, counted from the beginning of a sentence.", min=2)
+        int,
+        typer.Option(
+            help="Number of token positions whose position encodings are shown, from the first position of a "
+            "sentence on.",
+            min=2,
+        ),
     ] = 64,
     *,
     options: ShowOptions,
@@ -418,7 +453,12 @@ def history(
     target: Annotated[str | None, "Translation whose probability is followed. Default: the one the run finds."] = None,
     beam_size: BeamSize = None,
     max_checkpoints: Annotated[
-        int, typer.Option(help="Maximum number of checkpoints to load, from the first to the last.", min=2)
+        int,
+        typer.Option(
+            help="Maximum number of checkpoints to compare; if the run has more, evenly spaced ones are chosen, "
+            "with the first and the last.",
+            min=2,
+        ),
     ] = 24,
     *,
     options: ShowOptions,
@@ -431,7 +471,8 @@ def history(
     loaded = options.open(run)
     if loaded.model.source_features is not None or not loaded.model.can_generate:
         raise UserError(
-            f"{run} does not translate text, but the history shows how a translation changed: name a run that does"
+            f"the model in {run} does not translate text, but this command shows how a translation changed in "
+            "training: name a run that translates text"
         )
 
     from dragoman.evaluation import format_table
@@ -441,8 +482,8 @@ def history(
     steps = history_checkpoints(loaded, max_checkpoints)
     if not steps:
         raise UserError(
-            f"{run} has no checkpoints of training steps, which the history shows: name a run that was trained with "
-            "'dragoman train', best with --keep-history 20, which keeps the weights of up to 20 steps"
+            f"{run} has no checkpoints of training steps to compare: name a run that was trained with 'dragoman "
+            "train', best with --keep-history 20, which keeps the weights of up to 20 steps"
         )
     search = None if beam_size is None else beam_config(loaded, beam_size)
     final = target or loaded.translate([sentence], search=search, alignment=False)[0].text
@@ -505,11 +546,15 @@ def gradients(
     ] = None,
     component: Annotated[
         Literal["encoder", "source", "target"] | None,
-        "Gradients that are drawn: of encoder states, or of predictions by source or target tokens. Default: those of "
-        "the encoder, if there is one.",
+        "Gradients that are drawn. encoder: of encoder states by source tokens; source, target: of predictions by "
+        "source or target tokens. Default: encoder, if there is one, else target.",
     ] = None,
     max_sentences: Annotated[
-        int, typer.Option(help="Maximum number of validation sentences for which gradients are measured.", min=1)
+        int,
+        typer.Option(
+            help="Maximum number of validation sentences for which gradients are measured, if no sentence is given.",
+            min=1,
+        ),
     ] = 12,
     *,
     options: ShowOptions,
@@ -552,8 +597,8 @@ def _measure_gradients(
         pairs = [(sample.source, sample.reference) for sample in last_samples]
         if not pairs:
             raise UserError(
-                f"{first.folder} has no validation sentences for which gradients can be measured: give a source "
-                "sentence after RUN"
+                f"{first.folder} has no validation sentences for which gradients can be measured: give a sentence as "
+                "an argument after the run folder"
             )
     sources, targets = zip(*pairs)
     return [measure_gradient_reach(run, sources, targets) for run in runs]

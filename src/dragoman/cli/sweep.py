@@ -33,19 +33,25 @@ class SpaceOptions:
         typer.Option(
             "--set",
             metavar="NAME=VALUES",
-            help="Setting to vary, with its values separated by commas, or a range: training.batch_tokens=1024,4096, "
-            "training.learning_rate=1e-4..1e-2:log (with :3 at its end, three points of a grid). A single value is "
-            "used in all runs. Repeatable.",
+            help="Setting to vary, with values separated by commas (training.batch_tokens=1024,4096) or a range for "
+            "--random, here on a logarithmic scale (training.learning_rate=1e-4..1e-2:log); :3 at its end makes "
+            "a grid of 3 values. A single value is used in all runs. Repeatable.",
         ),
     ] = None
     space: Annotated[
         Path | None, "YAML file of settings with lists of values and ranges, instead of --set.", "FILE"
     ] = None
     random: Annotated[
-        int | None, typer.Option(help="Try N configurations drawn at random. Default: all combinations.", metavar="N")
+        int | None,
+        typer.Option(
+            help="Try this many configurations (combinations of values), drawn at random. Default: all combinations.",
+            metavar="N",
+        ),
     ] = None
-    sample_seed: Annotated[int, "Random seed with which configurations are drawn."] = 1
-    seeds: Annotated[str, "Random seeds of the trainings, comma-separated; the mean over them is compared."] = "1"
+    sample_seed: Annotated[int | None, "Random seed with which configurations are drawn. Default: 1."] = None
+    seeds: Annotated[
+        str | None, "Random seeds of the trainings, comma-separated; the mean over them is compared. Default: 1."
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -53,12 +59,19 @@ class HalvingOptions:
     """How long configurations are trained, and how many at a time."""
 
     factor: Annotated[
-        int, "Successive halving: the best 1/FACTOR of the configurations continue with FACTOR times the training."
-    ] = 3
+        int | None,
+        "Successive halving: the best 1/FACTOR of the configurations continue with FACTOR times the training. "
+        "Default: 3.",
+    ] = None
     no_halving: Annotated[bool, "Train every configuration completely."] = False
     validation_sentences: Annotated[
-        int, typer.Option(help="Validation sentences that are decoded to compare runs.", min=1)
-    ] = 1000
+        int | None,
+        typer.Option(
+            help="Maximum number of validation sentences that each run translates, to compare the runs by a "
+            "metric. Default: 1000.",
+            min=1,
+        ),
+    ] = None
     parallel: Annotated[str, "Number of runs that are trained at a time; auto: by memory and cores.", "N"] = "auto"
     device: Annotated[str, "Device: auto, cpu, cuda, cuda:N or mps; auto and cuda use all GPUs."] = "auto"
     retry_failed: Annotated[bool, "Train runs of the sweep that have failed again."] = False
@@ -97,7 +110,9 @@ class ResultOptions:
 
 
 def sweep(
-    folder: Annotated[Path, typer.Argument(help="Folder of the sweep, to create or to continue.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to create for a new sweep, or folder of the sweep to continue.")
+    ],
     settings: Annotated[dict[str, Any], SWEEP_OPTIONS],
     space: SpaceOptions,
     halving: HalvingOptions,
@@ -126,7 +141,8 @@ def sweep(
     from dragoman.api.sweep_runs import SweepRequest, run_sweep
 
     is_continued = not (settings or space.set_settings or space.space)  # without settings: as saved in the folder
-    request = SweepRequest.load(folder) if is_continued else _request(settings, space, halving)
+    options = _given_options(space, halving)
+    request = SweepRequest.load(folder, **options) if is_continued else _request(settings, space, options)
     if not is_continued:
         _check_default(folder, request)
     try:
@@ -137,11 +153,27 @@ def sweep(
     output.print(result)
 
 
-def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOptions) -> SweepRequest:
+def _given_options(space: SpaceOptions, halving: HalvingOptions) -> dict[str, Any]:
+    """Return the fields of a `SweepRequest`, apart from its settings, for which there is an option on the command line.
+
+    Others have their defaults in a new sweep, and the saved values in one that is continued.
+    """
+    values = {
+        "samples": space.random,
+        "sample_seed": space.sample_seed,
+        "seeds": None if space.seeds is None else tuple(parse_seeds(space.seeds)),
+        "factor": halving.factor,
+        "validation_sentences": halving.validation_sentences,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return given | ({"factor": None} if halving.no_halving else {})
+
+
+def _request(settings: dict[str, Any], space: SpaceOptions, options: dict[str, Any]) -> SweepRequest:
     """Return what a new sweep tries, from the values of its options; wrong and repeated settings are a UserError.
 
-    `settings` have one value for all runs, by their dotted names; `space` has those to vary, and `halving` says how
-    long configurations are trained.
+    `settings` have one value for all runs, by their dotted names; `space` has those to vary. `options` are further
+    fields of the request.
     """
     from dragoman.api.sweep_runs import SweepRequest
     from dragoman.training.sweep_space import Values, parse_space, read_space
@@ -150,17 +182,11 @@ def _request(settings: dict[str, Any], space: SpaceOptions, halving: HalvingOpti
     for more_values in (read_space(space.space) if space.space else {}, parse_space(space.set_settings or [])):
         if repeated := [name for name in more_values if name in values]:
             raise UserError(
-                f"{repeated[0]} is given twice, by its option, --set or --space: name all its values in one place"
+                f"the setting {repeated[0]} is given twice, by an option of its own, --set or --space: name all its "
+                "values in one place"
             )
         values |= more_values
-    return SweepRequest.create(
-        values,
-        samples=space.random,
-        sample_seed=space.sample_seed,
-        seeds=tuple(parse_seeds(space.seeds)),
-        factor=None if halving.no_halving else halving.factor,
-        validation_sentences=halving.validation_sentences,
-    )
+    return SweepRequest.create(values, **options)
 
 
 def _check_default(folder: Path, request: SweepRequest) -> None:

@@ -75,14 +75,20 @@ class TrainingPlace:
     ] = "local"
     num_workers: Annotated[
         int | None,
-        typer.Option(help="With --on ray, number of processes. Default: one per GPU, or per CPU without GPUs.", min=1),
+        typer.Option(
+            help="With --on ray: number of training processes. Default: one per GPU of the cluster, or without "
+            "GPUs one per --cpus-per-worker CPUs.",
+            min=1,
+        ),
     ] = None
-    cpus_per_worker: Annotated[float, typer.Option(help="With --on ray, CPUs of each process.", min=0.1)] = 1.0
+    cpus_per_worker: Annotated[
+        float, typer.Option(help="With --on ray: number of CPUs reserved for each training process.", min=0.1)
+    ] = 1.0
     max_restarts: Annotated[
         int,
         typer.Option(
-            help="With --on ray, how often training goes on from the last checkpoint after a process or machine is "
-            "lost.",
+            help="With --on ray: maximum number of times that training restarts from the last checkpoint after a "
+            "process or machine is lost.",
             min=0,
         ),
     ] = 3
@@ -96,8 +102,8 @@ class TrainingPlace:
             return None
         if not is_single_run:
             raise UserError(
-                "--on trains a single run on a cluster, which --seeds, --dry-run and --watch do not support: leave "
-                "either it or these options out"
+                f"--on {self.on} trains a single run on a cluster and cannot be combined with --seeds, --dry-run or "
+                "--watch: leave out --on, or these options"
             )
         from dragoman.api.ray_training import training_executor
 
@@ -128,21 +134,24 @@ def train(
         "again.",
     ] = False,
     dry_run: Annotated[
-        bool, "Check the data, choose all settings and print both, without training; no run is created."
+        bool, "Check the data, choose all settings, print the result and exit; no run is created."
     ] = False,
     seeds: Annotated[
         int | None,
         typer.Option(
-            help="Train this many runs that differ in their seed, into RUN/seed1, RUN/seed2, … RUN is their ensemble.",
+            help="Train this many runs with different random seeds, in the subfolders seed1, seed2, … of RUN. Other "
+            "commands use RUN as the ensemble of these runs.",
             min=1,
         ),
     ] = None,
-    parallel: Annotated[int, typer.Option(help="With --seeds: number of runs that are trained at a time.", min=1)] = 1,
+    parallel: Annotated[
+        int, typer.Option(help="With --seeds: number of runs that are trained at the same time.", min=1)
+    ] = 1,
     watch: Annotated[
         bool, "Show the training on a web page of this machine, whose address is printed; see docs/training.md."
     ] = False,
     watch_port: Annotated[
-        int, typer.Option(help="With --watch: port of the page; 0: any free port.", min=0, max=65535)
+        int, typer.Option(help="With --watch: port of the web page; 0: any free port.", min=0, max=65535)
     ] = 0,
     keep_watching: Annotated[bool, "With --watch: serve the page after the training until Ctrl-C."] = False,
     *,
@@ -168,11 +177,13 @@ def train(
     if resume:
         if dry_run:
             raise UserError(
-                "--dry-run checks the data of a new run, which --resume does not read: leave one of them out"
+                "--dry-run checks the data and settings of a new run, but --resume continues an existing run: leave "
+                "out one of them"
             )
         if config or any(name.startswith("data.") for name in settings):
             raise UserError(
-                "--resume uses the data and settings saved in the run folder: leave --config and the data files out"
+                "--resume uses the data and settings saved in the run folder: leave out --config and options of data "
+                "files, such as --source"
             )
         if seeds is not None or is_ensemble_folder(run):
             from dragoman.api.seed_training import resume_seeds
@@ -222,12 +233,13 @@ def _watch_page(
     """
     if not watch and (port or keep_watching):
         raise UserError(
-            "--watch-port and --keep-watching belong to the page that --watch shows: add --watch, or leave them out"
+            "--watch-port and --keep-watching configure the web page of --watch, which is not given: add --watch, or "
+            "leave out both options"
         )
     if watch and (not is_single_run or is_ensemble_folder(run)):
         raise UserError(
-            "--watch shows the training of one run: leave it out with --dry-run and with several seeds, each of which "
-            f"'dragoman watch {run}/seed1' shows"
+            "--watch shows the training of a single run: leave it out with --dry-run and with --seeds; 'dragoman "
+            f"watch {run}/seed1' shows the training of one of several seeds"
         )
     if not watch or int(os.environ.get("RANK", 0)) > 0:  # of the processes of torchrun, the first one serves the page
         return nullcontext()

@@ -162,8 +162,8 @@ def translate(
         _check_stream(output, constraints)
         if document_format is not None:
             raise UserError(
-                "--stream prints lines while they are translated, but a document is written as a whole: leave --stream "
-                "out"
+                "--stream prints each translation token by token, but a document is only written when it is "
+                "translated completely: leave out --stream"
             )
     inputs = Input(file, layout.for_run(run), may_be_empty=True)
     if document_format is None:

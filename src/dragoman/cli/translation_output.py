@@ -43,7 +43,13 @@ class OutputOptions:
     json_lines: Annotated[bool, "Print one JSON document per translation, each on a line of its own."] = False
     output: Annotated[
         str | None,  # with --input it may be a URL
-        typer.Option("--output", "-o", metavar="OUT", help="Write the translations to this file and show progress."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="Write the translations to this file, and show the progress. With --input: folder for the "
+            "result files.",
+        ),
     ] = None
     resume: Annotated[bool, "Continue an interrupted translation into the file of --output, or start it."] = False
     overwrite: Annotated[bool, "Replace the file of --output if it exists, once all is translated."] = False
@@ -60,7 +66,8 @@ class OutputOptions:
             )
         if self.file is not None and self.json:
             raise UserError(
-                "--json cannot be used with --output, which writes one JSON document per line: use --json-lines"
+                "--json prints all translations as one JSON document and cannot be used with --output: use "
+                "--json-lines, which writes one JSON document per translation"
             )
 
     @property

@@ -14,7 +14,10 @@ from dragoman.run_files import is_ensemble_folder, is_run_folder, read_ensemble
 
 def watch(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Run folder of a training, which may be running, or about to start.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run folder of the training to show, which may be running, finished or about to start."
+        ),
     ],
     port: Annotated[
         int, typer.Option(help="Port of this machine to listen on; 0: any free port.", min=0, max=65535)
@@ -28,7 +31,8 @@ def watch(
     if is_ensemble_folder(run):
         members = read_ensemble(run)["members"]
         raise UserError(
-            f"{run} holds {len(members)} runs, but the page shows only one: name it, such as {run / members[0]}"
+            f"{run} holds {len(members)} runs with different seeds, but the page shows only one run: name the folder "
+            f"of one, such as {run / members[0]}"
         )
     # a folder that is missing or empty may become a run
     is_other_folder = run.is_dir() and not is_run_folder(run) and any(run.iterdir())

@@ -70,7 +70,8 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
     """
     if not isinstance(values, dict):
         raise UserError(
-            f"{where} must map section names (data, text, system, training …) to settings, got {values!r}: correct it"
+            f"{where} must map section names (data, text, system, training …) to settings, as in 'training: {{steps: "
+            f"1000}}', but is {values!r}: correct it"
         )
     values = legacy.translate_settings(values, where)
     sections: dict[str, Any] = {}
@@ -104,7 +105,7 @@ def from_yaml(path: Path) -> Config:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
     except FileNotFoundError:
-        raise UserError(f"the configuration file {path} does not exist: check --config") from None
+        raise UserError(f"the configuration file {path} does not exist: correct the path given as --config") from None
     except OSError as error:
         raise UserError(
             f"the configuration file {path} cannot be read ({error.strerror}): check its permissions and --config"
@@ -129,12 +130,15 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     for name, value in values.items():
         # a name of an earlier version; the settings of custom systems were never renamed
         if (present_name := legacy.renamed_setting(name, system)) != name:
-            raise UserError(f"the setting {name} is now called {present_name}: use that name")
+            raise UserError(f"the setting {name} is now called {present_name}: use {present_name}")
         section, *keys = name.split(".")
         if section not in SECTIONS:
             raise unknown_name("section", section, SECTIONS)
         if not keys:
-            raise UserError(f"{name} is a section: set its settings one by one, such as training.steps")
+            raise UserError(
+                f"{name} is a section of settings, not a setting: set its settings one by one, such as "
+                "training.steps=1000"
+            )
         settings = tree[section]
         for depth, key in enumerate(keys[:-1], 1):  # such as "settings" of "system.settings.dropout"
             if not isinstance(settings.get(key), dict):

@@ -14,8 +14,8 @@ class LoRAConfig(Section, section="lora"):
 
     rank: int = setting(
         0,
-        "Rank of the update of each matrix, such as 16: only these updates are trained, and all other weights are "
-        "frozen. 0: train all weights.",
+        "Rank of the low-rank update (LoRA) of each matrix in lora.targets, such as 16: only these updates are "
+        "trained, and all other weights are frozen. 0: no LoRA, all weights are trained.",
         min=0,
         max=10_000,
     )
@@ -27,14 +27,15 @@ class LoRAConfig(Section, section="lora"):
     )
     targets: tuple[str, ...] = setting(
         ("attention",),
-        "Matrices that get a low-rank update: attention, feed-forward or all; or one kind of matrix: query, key, value "
-        "or output (of attention), widen, gate or narrow (of feed-forward layers: into the hidden layer, its gate, out "
-        "of it); or a pattern over the names of matrices, such as decoder.layers.*.query.",
+        "Matrices that get a low-rank update: the words attention, feed-forward or all; or single matrices of all "
+        "layers: query, key, value or output in attention, widen (into the hidden layer), gate or narrow (out of it) "
+        "in feed-forward layers; or patterns over the names of matrices, such as decoder.layers.*.query.",
     )
     train_also: tuple[str, ...] = setting(
         (),
         "Weights that are trained in full beside the low-rank updates: beginnings of their names up to a dot "
-        "(decoder.layers.0), or patterns such as *.bias. Weights that training.start_from lacks are always trained.",
+        "(decoder.layers.0), or patterns such as *.bias. Weights that the model in training.start_from lacks are "
+        "always trained.",
     )
 
     def __post_init__(self) -> None:
@@ -44,6 +45,12 @@ class LoRAConfig(Section, section="lora"):
         """
         super().__post_init__()
         if self.rank and not self.targets:
-            raise UserError("lora.targets is empty: name the matrices that lora.rank applies to, such as attention")
+            raise UserError(
+                "lora.targets is empty: name the weight matrices that get a low-rank update, such as attention for "
+                "all matrices of attention layers"
+            )
         if not self.rank and (self.alpha is not None or self.train_also):
-            raise UserError("lora.alpha and lora.train_also need a rank: set lora.rank, for example to 16")
+            raise UserError(
+                "lora.alpha and lora.train_also have no effect without LoRA: set its rank, such as lora.rank=16, or "
+                "leave them out"
+            )

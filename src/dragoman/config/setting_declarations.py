@@ -69,13 +69,18 @@ class Setting:
     def default_text(self) -> str:
         """What is used if the user does not set the setting, in words: a value, or how it is chosen (`auto`).
 
-        The recipe (`training.recipe`), a set of training defaults, has priority over the value `fallback`.
+        The recipe (`training.recipe`), a set of training defaults, has priority over the value `fallback`. Of the named
+        recipes, `textbook` sets settings with a fallback; the other ones set only optimizer and schedule, which have a
+        text `auto`.
         """
         if self.auto:
             return self.auto
         value = self.default if self.fallback is None else self.fallback
-        text = "none" if value is None or value in ((), "", {}) else _yaml_text(value)
-        return text if self.fallback is None else f"{text}, unless the recipe sets it"
+        if value in ((), "") or typing.get_origin(self.hint) is dict:  # the default of a mapping is {}, given as None
+            return "empty"
+        text = "none" if value is None else _yaml_text(value)
+        paper = "; with training.recipe=textbook, the value of the system's paper, if it states one"
+        return text if self.fallback is None else f"{text}{paper}"
 
 
 def setting(
@@ -157,8 +162,10 @@ def convert(value: Any, hint: Any, setting_name: str) -> Any:
         return str(value)
     if isinstance(value, expected) and not (expected is int and isinstance(value, bool)):  # bool is a subclass of int
         return value
-    quotes = " (in a YAML file, put it in quotes)" if expected is str and not isinstance(value, (list, dict)) else ""
-    raise UserError(f"{setting_name} must be {TYPE_NAMES[expected]}, got {value!r}{quotes}")  # such as "a number"
+    is_unquoted_text = expected is str and not isinstance(value, (list, dict))
+    quoting_advice = " (in a YAML file, put it in quotes)" if is_unquoted_text else ""
+    expected_type = TYPE_NAMES[expected]  # such as "a number"
+    raise UserError(f"{setting_name} must be {expected_type}, got {value!r}{quoting_advice}")
 
 
 def parse_text(text: str, hint: Any, setting_name: str) -> Any:

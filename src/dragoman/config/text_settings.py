@@ -15,37 +15,50 @@ class TextConfig(Section, section="text"):
 
     tokenizer: str | None = setting(
         None,
-        "Tokenizer to learn: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram, word (punctuation marks are "
-        "words), symbol (whatever stands between spaces), character, decomposed (letters and marks of characters: "
-        "Hangul as jamo) or byte.",
-        auto="by the text: character or decomposed for lists of words, symbol if few different symbols (such as "
-        "phonemes) stand between spaces, else bpe; with training.recipe=textbook, that of the system's paper",
+        "Type of tokenizer to learn for source and target: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram (as in "
+        "SentencePiece), word (punctuation marks are words), symbol (whatever stands between spaces), character, "
+        "decomposed (characters split into letters and marks by Unicode NFD, Hangul into jamo) or byte.",
+        auto="by the text of each side: character for lists of words (decomposed, if many characters but few letters "
+        "and marks are too rare to be learned), symbol if few different symbols (such as phonemes) stand between "
+        "spaces, else bpe; with training.recipe=textbook, as in the system's paper",
     )
     source_tokenizer: str | None = setting(
-        None, "Tokenizer to learn for the source: one of the names of text.tokenizer.", auto="text.tokenizer"
+        None,
+        "Type of tokenizer to learn for the source, such as bpe: one of the types of text.tokenizer, which it "
+        "overrides for the source. If source and target have the same type, text.shared_vocabulary says whether they "
+        "share one tokenizer.",
+        auto="text.tokenizer; if that is not set either, by the source text",
     )
     target_tokenizer: str | None = setting(
-        None, "Tokenizer to learn for the target: one of the names of text.tokenizer.", auto="text.tokenizer"
+        None,
+        "Type of tokenizer to learn for the target, such as bpe: one of the types of text.tokenizer, which it "
+        "overrides for the target. If source and target have the same type, text.shared_vocabulary says whether they "
+        "share one tokenizer.",
+        auto="text.tokenizer; if that is not set either, by the target text",
     )
     vocab_size: int | None = setting(
         None,
-        "Maximum number of tokens of a vocabulary: subwords to learn, or most frequent words to keep.",
+        "Maximum number of tokens of the vocabulary (of each one, if source and target share none): subwords to "
+        "learn, or most frequent words to keep.",
         min=1,
         max=10**7,
-        auto="8·√N for N running words of the corpus, at most 32,000; 32,000 with text.compression_ratio; all "
-        "characters or symbols of the text for a tokenizer of these",
+        auto="8·√N for a training text of N words, counted with repetitions, but at least 500 and at most 32,000; "
+        "32,000 with text.compression_ratio; all characters or symbols of the text, at most 100,000, for the "
+        "tokenizers character, decomposed and symbol",
     )
     compression_ratio: float | None = setting(
         None,
-        "Stop learning BPE when the training text has this many characters (bpe) or bytes (byte-bpe) per token, spaces "
-        "included, unless text.vocab_size is reached first. None: only text.vocab_size decides.",
+        "Stop learning BPE as soon as the training text has this many characters (bpe) or bytes (byte-bpe) per token, "
+        "spaces included, or text.vocab_size is reached. None: only text.vocab_size decides.",
         min=1,
         max=1000,
     )
     shared_vocabulary: bool | None = setting(
         None,
-        "Use one tokenizer and vocabulary for source and target.",
-        auto="true if source and target have the same type of tokenizer, and the same script or many common symbols",
+        "Use one tokenizer and vocabulary, learned from both texts, for source and target. false: each side has its "
+        "own.",
+        auto="true for decoder-only systems, or if source and target have the same type of tokenizer (text.tokenizer) "
+        "and mostly the same script, or, for the tokenizer symbol, the same symbols; else false",
     )
     unknown_word_tokens: int | None = setting(
         None,
@@ -54,24 +67,26 @@ class TextConfig(Section, section="text"):
         "unknown words are the same token <unk>.",
         min=0,
         max=10**6,
-        auto="100 if the system copies, else 0",
+        auto="100 for a word tokenizer with system.settings.copying=true, else 0",
     )
     space_marker: str = setting(
         "initial",
-        "Whether a word's tokens contain the space before it (initial: ▁house) or after it (final: house▁); ▁ shows "
-        "the space.",
+        "Which space the tokens of a word contain, shown as ▁: initial (the one before the word: ▁house) or final "
+        "(the one after it: house▁).",
     )
     bpe_dropout: float | None = setting(
         None,
-        "Probability of skipping a BPE merge in training (Provilkov et al. 2020).",
+        "Probability of skipping a BPE merge in training, so that a word has another segmentation in every epoch "
+        "(Provilkov et al. 2020). 0: always the same one.",
         min=0,
         max=1,
-        auto="0.1 with training.recipe=modern and fewer than 500,000 pairs, else 0",
+        auto="0.1 with training.recipe=modern (or auto, where that means modern) and fewer than 500,000 pairs, unless "
+        "system.size is tiny or system.settings.copying is true; else 0",
     )
     normalize_whitespace: bool | None = setting(
         None,
-        "Strip lines and collapse runs of white space, in training and translation.",
-        auto="true; false in runs of versions without this setting",
+        "Strip lines and replace runs of white space by one space, in training and translation.",
+        auto="true; false for runs that a version without this setting has trained",
     )
     unicode_normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] | None = setting(
         None,
@@ -93,19 +108,20 @@ class TextConfig(Section, section="text"):
     add_language: str | None = setting(
         None,
         "Code of a language to add to the model in training.start_from, such as kin_Latn: the code and the subwords "
-        "that the tokenizer lacks are appended to the vocabulary and the embeddings. The options --from, --to or "
-        "--languages must name it as well.",
+        "that the tokenizer lacks are appended to the vocabulary and the embeddings. One of the options --from, --to "
+        "and --languages must name it as well.",
     )
     similar_language: str | None = setting(
         None,
         "Language of the model in training.start_from that resembles text.add_language, such as run_Latn: the "
-        "embedding of its language code initializes that of the new code. A model of one language pair has no codes: "
-        "name its target language here, whose code is then BOS.",
-        auto="the target language of the model, if it has a default one",
+        "embedding of its language code initializes that of the new code. For a model of a single language pair, "
+        "which has no language codes, name its target language: BOS becomes the code of that language.",
+        auto="the default target language of a multilingual model; data.target_language, or the extension of the "
+        "target file, of a model of a single language pair",
     )
     max_new_pieces: int | None = setting(
         None,
-        "Maximum number of subwords that text.add_language adds to a tokenizer. Each contains a character that the "
+        "Maximum number of subwords that text.add_language adds to each tokenizer. Each contains a character that the "
         "tokenizer could not represent, so that text without such characters is segmented as before.",
         min=0,
         max=10**6,
@@ -130,10 +146,13 @@ class TextConfig(Section, section="text"):
             if getattr(self, name) and not {None, "bpe", "byte-bpe"}.intersection(self.tokenizers):
                 raise UserError(
                     f"text.{name} needs text.tokenizer=bpe or byte-bpe, got text.tokenizer={self.tokenizers[0]}: "
-                    f"change it, or leave out text.{name}"
+                    f"change the tokenizer, or leave out text.{name}"
                 )
         if self.similar_language and not self.add_language:
-            raise UserError("text.similar_language needs a new language: set text.add_language, or leave it out")
+            raise UserError(
+                "text.similar_language, which resembles a language to add to a model, needs that language: set "
+                "text.add_language, or leave out text.similar_language"
+            )
 
     @property
     def tokenizers(self) -> tuple[str | None, str | None]:
@@ -153,12 +172,14 @@ class FeatureConfig(Section, section="features"):
     )
     image_fit: Literal["crop", "pad", "stretch"] = setting(
         "crop",
-        "How images that are not square become so. crop: cut off equal margins of the longer side. pad: add white "
+        "How images that are not square become square. crop: cut off equal margins of the longer side. pad: add white "
         "margins. stretch: change the proportions.",
     )
-    image_colors: Literal["rgb", "gray"] = setting("rgb", "Read images in three colors or in shades of gray.")
+    image_colors: Literal["rgb", "gray"] = setting(
+        "rgb", "Numbers per pixel of an image: rgb (three colors) or gray (one shade of gray)."
+    )
     patch_size: int = setting(
-        16, "Height and width in pixels of a patch. Every patch of an image is one vector.", min=1, max=4096
+        16, "Height and width in pixels of a patch, a square part of an image that becomes one vector.", min=1, max=4096
     )
     sample_rate: int = setting(
         16_000, "Samples per second of all sound files. Files with another rate are an error.", min=100, max=1_000_000
@@ -176,10 +197,14 @@ class FeatureConfig(Section, section="features"):
         "padded with silence to features.seconds.",
     )
     seconds: float = setting(
-        30.0, "Length in seconds to which features.spectrum=whisper pads recordings with silence.", min=0.1, max=3600
+        30.0,
+        "With features.spectrum=whisper: recordings are padded with silence to this length in seconds, longer ones to "
+        "a multiple of it.",
+        min=0.1,
+        max=3600,
     )
     mel_bins: int = setting(
-        80, "Number of filters of the mel filter bank: the numbers in the vector of a frame.", min=1, max=1000
+        80, "Number of filters of the mel filter bank: the dimension of the vector of a frame.", min=1, max=1000
     )
     normalize_utterances: bool = setting(
         True, "Shift and scale the values of each mel filter to mean 0 and variance 1 over the frames of a recording."

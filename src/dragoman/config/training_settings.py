@@ -16,16 +16,19 @@ class SystemConfig(Section, section="system"):
     name: str | None = setting(
         None,
         "Architecture of the model, such as transformer or luong; `dragoman systems` lists all names.",
-        auto="by the text: hard-monotonic for few pairs of words whose letters keep their order, else transformer; or "
-        "the system of the run in training.start_from",
+        auto="hard-monotonic for at most 50,000 pairs of words whose letters or sounds follow the same order in "
+        "source and target, else transformer; or the system of the run in training.start_from",
     )
     size: str | None = setting(
-        None, "Model size: tiny, small, base or big.", auto="from the amount of data and the device"
+        None,
+        "Model size: tiny, small, base or big, which sets the defaults of system.settings, such as the number of "
+        "layers.",
+        auto="tiny, small or base, by the number of training pairs and the device",
     )
     settings: dict[str, Any] = setting(
         {},
         "Hyper-parameters of the system, such as {model_dim: 512, dropout: 0.1}; `dragoman systems NAME` lists them. "
-        "Those that are left out follow from system.size.",
+        "Those that are left out follow from system.size and training.recipe.",
     )
 
 
@@ -35,14 +38,14 @@ class ObjectiveConfig(Section, section="objective"):
 
     name: str | None = setting(
         None,
-        "What is learned from the data: translation, reward, causal-lm, masked-lm, denoising, span-corruption, "
-        "tagging, classification or another objective of docs/settings.md.",
-        auto="from the system and the kind of data",
+        "Training objective: translation, reward (expected BLEU, GLEU or chrF of sampled translations), causal-lm, "
+        "masked-lm, denoising, span-corruption, tagging, classification or another objective of docs/settings.md.",
+        auto="from the system and the kind of data, such as translation for pairs of source and target",
     )
     settings: dict[str, Any] = setting(
         {},
-        "Settings of the objective, such as {mask_rate: 0.15}; docs/settings.md lists them. Those that are left out "
-        "have their defaults.",
+        "Settings of the training objective that objective.name selects, such as {mask_rate: 0.15}; docs/settings.md "
+        "lists them. Those that are left out have their defaults.",
     )
 
 
@@ -81,26 +84,35 @@ class TrainingConfig(Section, section="training"):
 
     batch_tokens: int | None = setting(
         None,
-        "Batch size in tokens: number of pairs × tokens of the longest source or target, padding included.",
+        "Maximum number of tokens of a batch, padding included: its number of pairs × the length of the longest "
+        "source or target among them (or of both together, see training.batch_by). A batch is what one process (GPU) "
+        "computes in one forward and backward pass; an optimizer step has training.gradient_accumulation batches, "
+        "over all processes together.",
         min=1,
         auto="from the amount of data and the device",
     )
     batch_by: Literal["row", "pair"] = setting(
         "row",
-        "How the tokens of a pair are counted for training.batch_tokens. row: by the sequence that the model reads "
-        "(for a decoder-only model, source and target together). pair: by the longer of source and target, which gives "
-        "all systems the same batches.",
+        "Length of a pair that counts for training.batch_tokens. row: that of the sequence which the model reads, "
+        "source and target together in a decoder-only model, the longer of both in an encoder–decoder. pair: always "
+        "that of the longer of both, which gives all systems the same batches.",
     )
     auto_batch_size: bool = setting(
-        False, "Before training, find the largest training.batch_tokens that fits into memory by trying."
+        False,
+        "Before training, find the largest training.batch_tokens that fits into memory: by trial steps on a GPU, by "
+        "an estimate on a CPU.",
     )
     gradient_checkpointing: bool | None = setting(
         None,
         "Recompute activations in the backward pass: about a third more time, much less memory.",
-        auto="true if training would not fit into memory otherwise",
+        auto="true if training would not fit into memory otherwise, else false",
     )
     gradient_accumulation: int = setting(
-        1, "Number of batches whose gradients are summed for one optimizer step.", min=1
+        1,
+        "Number of batches whose gradients are summed for one optimizer step, over all processes (GPUs) together. A "
+        "new run has at least one per process, and more if the memory does not suffice for the training.batch_tokens "
+        "that were chosen automatically.",
+        min=1,
     )
     steps: int | None = setting(
         None,
@@ -111,20 +123,30 @@ class TrainingConfig(Section, section="training"):
     epochs: int | None = setting(None, "Maximum number of passes over the training data.", min=1, auto="no limit")
     minutes: float | None = setting(
         None,
-        "Maximum training time in minutes, including validation. The learning-rate schedule is fitted to end then.",
+        "Maximum training time in minutes, including validation. The learning-rate schedule is fitted to end at that "
+        "time.",
         min=0,
         auto="no limit",
     )
     patience: int | None = setting(
         8,
-        "Stop after this many validations without improvement of training.selection_metric or the loss; null: never.",
+        "Stop after this many validations in a row in which neither training.selection_metric nor the validation loss "
+        "improves. None (null in YAML): never.",
         min=1,
     )
     learning_rate: float | None = setting(
-        None, "Peak learning rate.", min=0, max=1e3, auto="from the model width and training.recipe"
+        None,
+        "Peak learning rate, reached at the end of the warm-up.",
+        min=0,
+        max=1e3,
+        auto="from the model width and training.recipe",
     )
     warmup_steps: int | None = setting(
-        None, "Steps of linear warm-up to the peak learning rate.", min=0, auto="from the number of steps"
+        None,
+        "Optimizer steps of linear warm-up to the peak learning rate.",
+        min=0,
+        auto="about four epochs, from 100 to 4,000 steps and at most a tenth of the training; with "
+        "training.recipe=textbook, as in the system's paper",
     )
     extended_at: int = setting(
         0,
@@ -132,17 +154,20 @@ class TrainingConfig(Section, section="training"):
     )
     recipe: Literal["auto", "textbook", "modern", "plain"] = setting(
         "auto",
-        "Set of defaults for optimizer, schedule and regularization. textbook: as in the paper of the system. modern: "
-        "Muon with a cosine schedule. plain: AdamW with an inverse-square-root schedule. auto: modern for systems that "
-        "learn better with it, else plain.",
+        "Set of defaults for optimizer, learning-rate schedule and regularization; settings that are given override "
+        "it. textbook: as in the paper of the system. modern: Muon with a cosine schedule. plain: AdamW with an "
+        "inverse-square-root schedule. auto: modern for systems that learn better with it, else plain.",
     )
     schedule: Schedule | None = setting(
         None,
         "Learning-rate schedule after the warm-up. inverse-sqrt: ∝ 1/√step. constant: the peak. cosine, linear: decay "
-        "in this shape until the end of training. stable: constant, then a decay by 1 − √progress in the last "
-        "training.decay_fraction of training. halving: halved every training.halving_interval epochs. plateau: "
-        "multiplied by training.plateau_factor after each validation without a lower loss.",
+        "in this shape until the end of training. stable: constant, then a decay by 1 − √t in the last "
+        "training.decay_fraction of training, in which t grows from 0 to 1. halving: halved every "
+        "training.halving_interval epochs. plateau: multiplied by training.plateau_factor after each validation "
+        "without a lower loss.",
         fallback="inverse-sqrt",
+        auto="inverse-sqrt; cosine with training.recipe=modern; with training.recipe=textbook, as in the system's "
+        "paper",
     )
     warmup_start_factor: float | None = setting(
         None, "Learning rate at the start of warm-up, as a fraction of the peak.", min=0, max=1, fallback=0.0
@@ -189,32 +214,58 @@ class TrainingConfig(Section, section="training"):
     )
     optimizer: Optimizer | None = setting(
         None,
-        "Optimizer: adamw, adam, sgd, adadelta, adafactor, or muon (which leaves embeddings and vectors to AdamW).",
+        "Optimizer: adamw, adam, sgd, adadelta, adafactor, or muon (which leaves embeddings and vectors, such as "
+        "biases, to AdamW).",
         fallback="adamw",
+        auto="adamw; muon with training.recipe=modern; with training.recipe=textbook, as in the system's paper",
     )
     momentum: float | None = setting(
-        None, "Momentum of sgd, adafactor and muon.", min=0, max=0.99999, auto="0 for sgd and adafactor, 0.95 for muon"
+        None,
+        "Momentum of sgd, adafactor and muon.",
+        min=0,
+        max=0.99999,
+        auto="0 for sgd and adafactor, 0.95 for muon; with training.recipe=textbook, as in the system's paper",
     )
-    nesterov: bool | None = setting(None, "Use Nesterov momentum in sgd.", fallback=False)
+    nesterov: bool | None = setting(
+        None, "Use Nesterov momentum in sgd, which needs training.momentum above 0.", fallback=False
+    )
     beta1: float | None = setting(
-        None, "β₁ of Adam and AdamW: decay of the mean of gradients.", min=0, max=0.99999, fallback=0.9
+        None,
+        "β₁ of Adam and AdamW (also of the AdamW in muon): decay per step of the moving average of gradients.",
+        min=0,
+        max=0.99999,
+        fallback=0.9,
     )
     beta2: float | None = setting(
-        None, "β₂ of Adam and AdamW: decay of the mean of squared gradients.", min=0, max=0.9999999, fallback=0.98
+        None,
+        "β₂ of Adam and AdamW (also of the AdamW in muon): decay per step of the moving average of squared gradients.",
+        min=0,
+        max=0.9999999,
+        fallback=0.98,
     )
     epsilon: float | None = setting(
-        None, "ε of Adam and AdamW: added to the denominator of an update.", min=0, max=1, fallback=1e-9
+        None,
+        "ε of Adam and AdamW (also of the AdamW in muon): added to the root of the mean squared gradient, by which "
+        "updates are divided, against division by zero.",
+        min=0,
+        max=1,
+        fallback=1e-9,
     )
     weight_decay: float | None = setting(
         None, "Decoupled weight decay of adamw and muon (Loshchilov and Hutter 2019).", min=0, max=10, fallback=0.01
     )
     loss_normalization: Literal["tokens", "sentences"] | None = setting(
         None,
-        "What the summed loss of a training step is divided by: its number of target tokens, or of sentences.",
+        "What the loss of an optimizer step, summed over its target tokens, is divided by: tokens (the number of "
+        "these) or sentences (the number of its pairs).",
         fallback="tokens",
     )
     clip_norm: float | None = setting(
-        None, "Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping.", min=0, fallback=1.0
+        None,
+        "Maximum L2 norm of the gradient of all weights together; a larger gradient is scaled down to it. 0: no "
+        "clipping.",
+        min=0,
+        fallback=1.0,
     )
     label_smoothing: float | None = setting(
         None,
@@ -222,57 +273,69 @@ class TrainingConfig(Section, section="training"):
         "vocabulary.",
         min=0,
         max=0.999,
-        auto="0.1 for translation, else 0",
+        auto="0.1 for translation, else 0; with training.recipe=textbook, as in the system's paper",
     )
     validation_interval: int | None = setting(
-        None, "Training steps between two validations.", min=1, auto="about one epoch"
+        None,
+        "Optimizer steps between two validations.",
+        min=1,
+        auto="an epoch or a twelfth of the training, whichever is longer, but from 50 to 2,000 steps; with "
+        "training.minutes, a tenth of that time, at most ten minutes",
     )
     validation_sentences: int | None = setting(
         None,
-        "Validation sentences that are decoded at each validation, for BLEU, exact match and other metrics of texts.",
+        "Number of validation sentences that are translated at each validation, for BLEU, exact match and other "
+        "metrics of texts; the loss is always that of all validation pairs. 0: none.",
         min=0,
-        auto="as many as can be decoded in about a tenth of the training time",
+        auto="as many as can be decoded in about a tenth of the training time, from 50 to 2,000",
     )
     selection_metric: SelectionMetric = setting(
         "auto",
-        "Validation metric that decides which checkpoint is the best. Ties are broken by the symbol or character error "
-        "rate, then by the loss. training.patience counts validations in which neither this metric nor the loss "
-        "improves. Error rates: ier (items: lines that differ from the reference), wer (words), ser (symbols between "
-        "spaces), per (phonemes), cer (characters), ter (translation edit rate). auto: by the validation references, "
-        "such as bleu for sentences and exact_match for single words. rouge of stems needs the package rouge-score.",
+        "Validation metric that selects the best checkpoint; auto: by the validation references, such as bleu for "
+        "sentences and exact_match for single words. Checkpoints with the same value are ranked by the loss; with "
+        "exact_match or ier, first by cer (if references are single words, or in a script without spaces) or ser "
+        "(otherwise). Error rates: ier (lines that differ from the reference), ter (translation edit rate), cer (edit "
+        "distance in characters), and wer, ser and per, three names of the edit distance in tokens between spaces: "
+        "words, symbols or phonemes. accuracy: share of tokens predicted correctly, given the reference before them; "
+        "span_f1: F₁ of the spans that B and I tags mark; bracket_f1: F₁ of the constituents of bracketed trees. The "
+        "metrics ending in _stem (ROUGE of word stems) need the package rouge-score.",
     )
     bleu_tokenizer: Literal[
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none"
     ] = setting(
         "auto",
-        "Tokenizer of sacreBLEU for the BLEU of this run; auto: by the script of the references, 13a where words are "
-        "separated by spaces.",
+        "Tokenizer of sacreBLEU for the BLEU of this run; auto: 13a where words are separated by spaces, otherwise by "
+        "the language of the references, such as zh for Chinese.",
     )
-    keep_checkpoints: int = setting(5, "Number of recent validated checkpoints to keep, besides the best.", min=1)
+    keep_checkpoints: int = setting(
+        5,
+        "Number of checkpoints to keep besides the best one: the latest of those that were saved at a validation.",
+        min=1,
+    )
     keep_history: int = setting(
         0,
-        "Maximum number of further checkpoints to keep, which show how a translation changed in training. They hold "
-        "the weights, without the state of the optimizer, of the steps 0, 1, 2, 3, 4, 6, 8, 11, 16 …; if these are "
-        "too many, those that are close to others are removed. 0: none.",
+        "Maximum number of additional checkpoints, of steps 0, 1, 2, 3, 4, 6, 8, 11, 16 …, which show how a "
+        "translation changed in training. They hold the weights, without the state of the optimizer. If there are "
+        "more, those whose steps are closest to others (on a logarithmic scale) are removed. 0: none.",
         min=0,
     )
     mirror: str | None = setting(
         None,
-        "Path or URL of a copy of the run folder, such as s3://bucket/runs/en-de. Every checkpoint is copied, and "
-        "machines without the run folder fetch it. None: no copy.",
+        "Path or URL of a copy of the run folder, such as s3://bucket/runs/en-de. Every checkpoint is copied there; a "
+        "machine without the run folder fetches it from there to resume the training. None: no copy.",
     )
     average_checkpoints: bool = setting(
         True,
         "At the end of training, average the weights of the kept checkpoints (training.keep_checkpoints), and use the "
-        "average if it validates better than the best checkpoint.",
+        "average if its validation is better, by training.selection_metric, than that of the best checkpoint.",
     )
     ema_decay: float | None = setting(
         None,
         "Decay per step of an exponential moving average of the weights, such as 0.999. Validation and inference use "
-        "the average.",
+        "the averaged weights.",
         min=0,
         max=0.9999999,
-        auto="no average",
+        auto="none: no average",
     )
     start_from: str | None = setting(
         None,
@@ -282,28 +345,33 @@ class TrainingConfig(Section, section="training"):
     freeze: tuple[str, ...] = setting(
         (),
         "Weights that are not trained: `embeddings`, the beginning of names up to a dot (encoder, decoder.layers.0), "
-        "or a pattern such as *.bias; a later pattern with ! makes exceptions, as in [*, '!*norm*']. They have no "
-        "optimizer state, and are stored once, in the folder `initial` of the run, instead of in each checkpoint. "
-        "Empty: all weights are trained.",
+        "or a pattern such as *.bias; a later pattern with ! makes exceptions: [*, '!*norm*'] trains only the norms. "
+        "Frozen weights have no optimizer state, and are stored once, in the folder `initial` of the run, instead of "
+        "in each checkpoint. Empty: all weights are trained.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
-    device: str = setting("auto", "Device of the training: cpu, cuda, cuda:N or mps; auto: a GPU if there is one.")
+    device: str = setting(
+        "auto",
+        "Device of the training: cpu, cuda, cuda:N (GPU number N, from 0) or mps; auto: a GPU if there is one, else "
+        "cpu.",
+    )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "Number format of matrix products; auto: bfloat16 on a GPU, else float32."
     )
     parallelism: Literal["auto", "replicated", "sharded"] = setting(
         "auto",
-        "Distribution of the weights over processes: replicated (data parallel) or sharded (FSDP); auto: replicated.",
+        "Distribution of the weights over the processes (GPUs) of a training: replicated (each has all weights: data "
+        "parallel) or sharded (each has a part: FSDP); auto: replicated.",
     )
     batch_layout: Literal["auto", "padded", "packed"] = setting(
         "auto",
-        "Layout of a batch. padded: one row per pair. packed: all pairs in one row, without padding. auto: packed on a "
-        "GPU where the system supports it.",
+        "Layout of a batch. padded: one row per pair. packed: all pairs in one row, without padding. auto: packed on "
+        "a GPU if system and objective support it, else padded.",
     )
     compile: bool | None = setting(
         None,
-        "Compile the training step on a GPU, which takes about a minute.",
-        auto="true if the training is long enough to save more than that",
+        "Compile the training step with torch.compile on a GPU, which takes about a minute.",
+        auto="true on a GPU if the training is so long that this saves more than a minute, else false",
     )
     deterministic: bool = setting(False, "Use deterministic GPU kernels: bit-identical results, somewhat slower.")
 

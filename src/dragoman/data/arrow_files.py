@@ -63,7 +63,9 @@ class ParquetFormat(ColumnFormat):
                 chosen_names.append(name)
             yield from enumerate(_text_rows(table, chosen_names, path), 1)
             if not table.rows_read and not allow_empty:
-                raise UserError(f"{path} has no rows, but needs one sentence pair per row: use another file")
+                raise UserError(
+                    f"{path} has no rows, but at least one row with a sentence pair is needed: use another file"
+                )
 
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
         """Yield (row number from 1, turns of its dialogue) for every row; the turns are None if it has no dialogue.
@@ -113,8 +115,8 @@ class DatasetFormat(ParquetFormat):
         if (path / SPLITS_FILE).is_file():
             splits = _read_json(path / SPLITS_FILE).get("splits") or ["train"]  # an example if none are listed
             raise UserError(
-                f"{path} contains the splits {', '.join(map(str, splits))}: name one of them, such as "
-                f"{path / str(splits[0])}"
+                f"{path} is a dataset with the splits {', '.join(map(str, splits))}: give the folder of one of them, "
+                f"such as {path / str(splits[0])}"
             )
         if not (path / STATE_FILE).is_file():
             raise UserError(
@@ -130,8 +132,8 @@ class DatasetFormat(ParquetFormat):
             )
         if state.get("_indices_data_files"):
             raise UserError(
-                f"{path} was saved as a selection of rows, which cannot be read: call flatten_indices() on the "
-                "dataset, and save it again"
+                f"{path} was saved with an indices mapping (a selection of rows), which is not supported: call "
+                "flatten_indices() on the dataset, and save it again"
             )
         for name in names:
             with open_file(path / name):  # raises UserErrors about missing files and permissions
@@ -254,7 +256,10 @@ def arrow_errors(path: Path | str, kind: str) -> Iterator[None]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Read the JSON object of a file that `datasets` wrote, {} if it is no object; broken JSON is a UserError."""
+    """Read the JSON object of a file that `datasets` wrote; {} if it is no object.
+
+    A missing or unreadable file, and broken JSON, is a UserError.
+    """
     try:
         values = json.loads(path.read_bytes())
     except (ValueError, OSError) as error:

@@ -210,13 +210,16 @@ class Batches:
             window = 100 * max_tokens * len(store) // max(1, store.tokens)  # pairs of about 100 batches
             window = max(1000, min(2**16, window))
         if window < 1:
-            raise UserError(f"window, the pairs that are sorted together, must be at least 1, got {window}: raise it")
+            raise UserError(
+                "the argument window, the number of pairs that are sorted by length together, must be at least 1, got "
+                f"{window}: raise it"
+            )
         self.epoch_rows = EpochRows(store, rows, seed)
         max_row_length = self.epoch_rows.max_row_length
         if max_row_length > max_tokens:
             raise UserError(
-                f"the longest row has {max_row_length:,} tokens with BOS and EOS, but a batch has at most "
-                f"{max_tokens:,}: raise training.batch_tokens or lower data.max_length"
+                f"the longest row of a batch has {max_row_length:,} tokens with BOS and EOS, but a batch may have at "
+                f"most {max_tokens:,} tokens: raise training.batch_tokens or lower data.max_length"
             )
         self.store, self.max_tokens, self.seed, self.window, self.shuffle = store, max_tokens, seed, window, shuffle
         self.rows, self.packed, self.pad_to_multiples = rows, packed, pad_to_multiples
@@ -259,8 +262,8 @@ class Batches:
             batches = self.plan_window(position.epoch, position.window) if position.window < self.windows else []
             if position.batch >= len(batches):
                 raise UserError(
-                    f"the data has no batch at {position}: continue with the corpus, seed and training.batch_tokens "
-                    "that the checkpoint was trained with"
+                    f"this data has no batch at {position}, where the checkpoint continues: resume with the corpus, "
+                    "seed and training.batch_tokens with which training started"
                 )
             next_window = DataPosition(position.epoch, position.window + 1)
             if next_window.window == self.windows:  # the number of windows of an epoch

@@ -125,7 +125,9 @@ def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedRea
     except Exception as error:
         if not _is_broken_data(error):
             raise
-        raise UserError(f"{path} is broken {compression.name} ({error}): download or compress it again") from None
+        raise UserError(
+            f"{path} is not valid {compression.name} data ({error}): download or compress it again"
+        ) from None
 
 
 def _is_broken_data(error: Exception) -> bool:

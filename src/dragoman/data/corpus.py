@@ -181,13 +181,14 @@ class Corpus:
         file_format = FILE_FORMATS[self.format] if self.format else format_by_name(self.source)
         if self.target is not None and file_format.has_both_sides:
             raise UserError(
-                f"{self.source} is read as {file_format.name}, which contains both sides, but there is also a target "
-                f"file {self.target}: omit the target file, or use --format text"
+                f"{self.source} is read as {file_format.name}, a format that contains source and target, but there is "
+                f"also a target file {self.target}: leave out the target file, or read both as lines of text with "
+                "--format text"
             )
         if self.target is not None and not self.format and format_by_name(self.target).has_both_sides:
             raise UserError(
-                f"{self.target} has a suffix for files with both sides, but it is the target file of {self.source}: "
-                "use it as the only file, or use --format text"
+                f"{self.target} has the suffix of a format that contains source and target, but is given as the target "
+                f"file of {self.source}: give it as the only file, or read both as lines of text with --format text"
             )
         return file_format
 
@@ -271,8 +272,8 @@ def zip_lines(items: Iterable[Item], path: Path, feature_file: Path) -> Iterator
         if item is None or line is None:
             more, fewer = (feature_file, path) if item is None else (path, feature_file)
             raise UserError(
-                f"{more} has more lines than {fewer}, which has {number - 1:,}: features need one line for each "
-                "source, so correct the files"
+                f"{more} has more lines than {fewer}, which has {number - 1:,}: a file of source features needs one "
+                "line for each source sentence, so correct the files"
             )
         yield item, line
 

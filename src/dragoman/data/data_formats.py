@@ -199,7 +199,7 @@ class TaggingFormat(DataFormat):
                     f"{pair.corpus}, line {pair.line:,} has {len(words)} words but {len(word_tags)} tags: expected one "
                     "tag per word, separated by spaces"
                 )
-        encoded = encode_words(sentences, encoding.source_tokenizer)
+        encoded = encode_text_lists(sentences, encoding.source_tokenizer)
         return [
             EncodedPair(pair, *align_tags(words, word_tags, pad=encoding.framing.pad))  # source ids, labels
             for pair, words, word_tags in zip(pairs, encoded, tags)
@@ -225,7 +225,7 @@ class LabeledTextFormat(DataFormat):
             if len(ids) != 1:
                 raise UserError(
                     f"{pair.corpus}, line {pair.line:,} has the label {pair.target!r}: expected one label without "
-                    "spaces for each text, such as positive or very_negative"
+                    "spaces as the target of each text, such as positive or very_negative"
                 )
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
         return [
@@ -252,11 +252,12 @@ class DialogueFormat(DataFormat):
         return pair.source.split("\t")
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the turns of every dialogue, and join them with BOS and EOS to the source.
+        """Tokenize the turns of every dialogue, and join them to the source: a turn of the user, BOS, a reply, EOS, ….
 
-        The target is a label for each token of the source: the next token where that belongs to a reply, otherwise PAD.
+        The target is a label for each token of the source: the next token where that belongs to a reply (every second
+        turn) or is its EOS, otherwise PAD.
         """
-        dialogues = encode_words([self.source_texts(pair) for pair in pairs], encoding.source_tokenizer)
+        dialogues = encode_text_lists([self.source_texts(pair) for pair in pairs], encoding.source_tokenizer)
         return [
             EncodedPair(pair, *encode_dialogue(turns, framing=encoding.framing))  # source ids, labels
             for pair, turns in zip(pairs, dialogues)
@@ -306,10 +307,13 @@ def has_references(corpus: Corpus) -> bool:
     return data_format.has_target or data_format.is_dialogue
 
 
-def encode_words(sentences: list[list[str]], tokenizer: Tokenizer) -> list[list[list[int]]]:
-    """Return the token ids of each word of each sentence; words are tokenized separately."""
-    encoded = iter(tokenizer.encode_batch([word for words in sentences for word in words]))
-    return [[next(encoded) for _ in words] for words in sentences]
+def encode_text_lists(text_lists: list[list[str]], tokenizer: Tokenizer) -> list[list[list[int]]]:
+    """Return the token ids of each text, such as a word of a sentence or a turn of a dialogue, in each list of texts.
+
+    The texts of a list are tokenized separately.
+    """
+    encoded = iter(tokenizer.encode_batch([text for texts in text_lists for text in texts]))
+    return [[next(encoded) for _ in texts] for texts in text_lists]
 
 
 def align_tags(words: list[list[int]], tags: list[int], pad: int) -> tuple[list[int], list[int]]:
@@ -326,7 +330,7 @@ def encode_dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int]
     """Return the token ids of a dialogue and their labels: the next id where it is part of a reply, `pad` elsewhere.
 
     `turns` has the ids of each turn, alternately of the user and the assistant, `framing` the special tokens. BOS
-    follows the turns of the user, EOS the replies.
+    follows the turns of the user; EOS follows the replies (the turns of the assistant), of which it is a part.
     """
     ids, in_reply = [*framing.source_prefix], [False] * len(framing.source_prefix)
     for number, turn in enumerate(turns):

@@ -100,7 +100,10 @@ def draws_per_corpus(
     shares = np.array(weights) if weights else sizes ** (1 / (temperature or 1))
     shares = np.where(sizes > 0, shares, 0.0)
     if not shares.any():
-        raise UserError("all corpora with a sampling weight above 0 are empty after filtering: change their weights")
+        raise UserError(
+            "no corpus with a sampling weight above 0 has pairs left after filtering: give other corpora a weight "
+            "(data.sampling_weights)"
+        )
     quotas = int(sizes.sum()) * (shares / shares.sum())
     draws = np.floor(quotas).astype(np.int64)
     remainder = int(sizes.sum() - draws.sum())

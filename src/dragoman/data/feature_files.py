@@ -39,20 +39,23 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
             media = open_media(corpus, pair)
             if media.feature_dim != dim:
                 raise UserError(
-                    f"{media.name} has vectors of {media.feature_dim} numbers, but the first file has "
+                    f"{media.name} has vectors of {media.feature_dim} numbers, but the first file of the list has "
                     f"vectors of {dim}: keep images and sound in separate lists"
                 )
             yield pair._replace(source=media.digest, features=media)
         return
     if corpus.target is None:
-        raise UserError(f"{corpus.source} has only sources: name the file with their texts, too (data.target)")
+        raise UserError(
+            f"{corpus.source} has only the feature vectors of sources: name the file with their target texts, too "
+            "(data.target)"
+        )
     source = FeatureFile(corpus.source)
     for features, target in zip_longest(source, read_lines(corpus.target)):
         if features is None or target is None:
             lines = sum(1 for _ in read_lines(corpus.target))
             raise UserError(
                 f"{corpus.source} has {len(source):,} examples but {corpus.target} has {lines:,} lines: expected one "
-                "line per example"
+                "target line per example"
             )
         line, text = target
         digest = blake2b(np.ascontiguousarray(features).data, digest_size=8).hexdigest()
@@ -79,7 +82,7 @@ def check_features(features: Any, size: int, name: str = "a source") -> FeatureA
     """
     if isinstance(features, str):
         raise UserError(
-            f"this run reads vectors of {size} features, not text: pass arrays, an .npz file, or a list of image or "
+            f"this model reads vectors of {size} features, not text: pass arrays, an .npz file, or a list of image or "
             "sound files"
         )
     array = np.asarray(features)
@@ -88,8 +91,8 @@ def check_features(features: Any, size: int, name: str = "a source") -> FeatureA
     if array.ndim != 2 or array.shape[1] != size:
         shape = " × ".join(map(str, array.shape))
         raise UserError(
-            f"the feature array of {name} must be numbers of shape length × {size}, but has shape {shape}: pass such "
-            "an array"
+            f"the feature array of {name} must have the shape number of vectors × {size}, but has shape {shape}: pass "
+            "such an array"
         )
     array = array.astype(np.float32)
     if not np.isfinite(array).all():
@@ -138,17 +141,20 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if values.ndim != 2 or values.dtype.kind not in _NUMBER_KINDS:
         actual = _describe_array(values)
         raise UserError(
-            f"{path}: 'values' must be numbers of shape vectors × features, but is {actual}: write it again"
+            f"{path}: the array 'values' must be numbers of shape vectors × features, but is {actual}: write the file "
+            "again"
         )
     are_integers = lengths.ndim == 1 and lengths.dtype.kind in "iu"
     if not are_integers or (lengths.astype(np.int64) < 0).any():
         actual = f"{_describe_array(lengths)}{f' with {lengths.min()}' if are_integers else ''}"
         raise UserError(
-            f"{path}: 'lengths' must be integers of at least 0, one per example, but is {actual}: write it again"
+            f"{path}: the array 'lengths' must hold the number of vectors of each example as integers of at least 0, "
+            f"but is {actual}: write the file again"
         )
     if (num_vectors := int(lengths.sum())) != len(values):
         raise UserError(
-            f"{path}: 'lengths' add up to {num_vectors:,} vectors, but 'values' has {len(values):,}: make them equal"
+            f"{path}: the array 'lengths' adds up to {num_vectors:,} vectors, but the array 'values' has "
+            f"{len(values):,}: write the file with equal numbers"
         )
     return values, lengths.astype(np.int64)
 
@@ -156,8 +162,8 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
 def _invalid_file(path: Path, problem: str) -> UserError:
     """Return the error for a feature file with a problem, such as "is empty": it says what such a file must contain."""
     return UserError(
-        f"the feature file {path} {problem}: expected an array of examples × length × features (.npy), or 'values' and "
-        "'lengths' (.npz)"
+        f"the feature file {path} {problem}: expected an array of examples × length × features (.npy), or the arrays "
+        "'values' and 'lengths' (.npz)"
     )
 
 

@@ -49,17 +49,20 @@ class FileFormat:
     def read_pairs(self, corpus: Corpus) -> Iterator[SentencePair]:
         """Yield line n of the source file with line n of the target file; unequal line counts are a UserError."""
         if corpus.target is None:
-            raise UserError(f"{corpus.source} has only sources: name the file of their translations, too (data.target)")
+            raise UserError(
+                f"{corpus.source} has only sources: name the file with their translations, too (data.target)"
+            )
         sources, targets = read_raw_lines(corpus.source), read_raw_lines(corpus.target)
         for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
             if source is None or target is None:  # one file has ended: count the lines of the other
                 longer = line + sum(1 for _ in (targets if source is None else sources))
                 counts = [line - 1, longer] if source is None else [longer, line - 1]
-                source_count, target_count = [
+                source_with_line_count, target_with_line_count = [
                     f"{path} has {count:,} line{'s' * (count != 1)}" for path, count in zip(corpus.files, counts)
                 ]
                 raise UserError(
-                    f"{source_count} but {target_count}: line counts of a parallel corpus must match, correct the files"
+                    f"{source_with_line_count} but {target_with_line_count}: the files of a parallel corpus must have "
+                    "equally many lines, so correct them"
                 )
             source_text = decode_line(source, path=corpus.source, number=line)
             target_text = decode_line(target, path=corpus.target, number=line)
@@ -260,7 +263,7 @@ class DelimitedFormat(ColumnFormat):
             if wrong := [column for column in chosen if not str(column).isdecimal()]:
                 raise UserError(
                     f"{corpus.source} is read without a header, so that columns are numbers from 0, not {wrong[0]!r}: "
-                    "give a number, or set data.header"
+                    "give a number, or set data.header=true if the first line names the columns"
                 )
             positions = [int(column) for column in chosen]
             if columns[-1].role == "features" and "target" not in [choice.role for choice in columns]:
@@ -401,7 +404,11 @@ class JsonLinesFormat(ColumnFormat):
                 key = find_column(choice, _key_names(record)) or choice.language
             value = record[key] if key in record else _nested_value(record, key)
             if value is _MISSING:
-                raise UserError(f"{path}, line {line:,}: {unknown_name('key', key, _key_names(record))}")
+                unknown_key = unknown_name("key", key, _key_names(record))
+                raise UserError(
+                    f"{path}, line {line:,}: {unknown_key} (choose the key of the {choice.role} with "
+                    f"--{choice.role}-column)"
+                )
             if value is not None and not isinstance(value, str):
                 raise UserError(
                     f"{path}, line {line:,}: {key!r} must be a string, not {json.dumps(value)[:40]}: correct the line, "
@@ -454,7 +461,7 @@ def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
     if turns is None:
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise UserError(f"{location}: 'turns' (the turns of a dialogue) must be a list of strings: correct it")
+        raise UserError(f"{location}: 'turns' (the turns of a dialogue) must be a list of strings: correct the line")
     check_unicode("".join(turns), f"{location}: 'turns'")
     return [turn.replace("\t", " ") for turn in turns]
 
@@ -465,22 +472,22 @@ def _parse_messages(messages: Any, location: str) -> list[str]:
     `messages` must be a list of objects with "role" and "content"; `location` is for error messages.
     """
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content': correct it")
+        raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content': correct the line")
     roles = [message.get("role") for message in messages]
     has_system = roles[:1] == ["system"]
     chat_roles = roles[1:] if has_system else roles
     if chat_roles != (["user", "assistant"] * len(chat_roles))[: len(chat_roles)]:
         raise UserError(
-            f"{location}: the roles must alternate between user and assistant, user first, after at most one system "
-            f"message, but are {roles}: correct or remove the line"
+            f"{location}: the roles of 'messages' must be user and assistant in turn, user first, after at most one "
+            f"system message, but are {roles}: correct or remove the line"
         )
     turns = [message.get("content") for message in messages]
     if not all(isinstance(turn, str) for turn in turns):
-        raise UserError(f"{location}: the 'content' of every message must be a string: correct it")
+        raise UserError(f"{location}: the 'content' of every message must be a string: correct the line")
     if not has_system:
         return turns
     if len(turns) < 2:
-        raise UserError(f"{location} has only a system message: add messages of user and assistant, or remove it")
+        raise UserError(f"{location} has only a system message: add messages of user and assistant, or remove the line")
     system, first_turn, *others = turns
     return [f"{system}\n{first_turn}", *others]
 

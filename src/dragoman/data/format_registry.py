@@ -38,6 +38,7 @@ def format_by_name(path: Path) -> FileFormat:
     if suffix in _UNSUPPORTED_SUFFIXES:
         raise UserError(
             f"{path} has the suffix {suffix}, which is not supported: convert it to text, TSV, CSV, JSON lines, TMX or "
-            f"Parquet, or set its format ({', '.join(FILE_FORMATS)})"
+            "Parquet, or, if only the suffix is wrong, name the actual format with --format "
+            f"({', '.join(FILE_FORMATS)})"
         )
     return _FORMAT_OF_SUFFIX.get(suffix, FILE_FORMATS["text"])

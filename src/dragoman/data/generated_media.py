@@ -123,7 +123,9 @@ def _write_image(path: Path, pixels: Pixels) -> None:
     try:
         from PIL import Image
     except ImportError:
-        raise UserError("writing images needs the package Pillow: pip install 'dragoman[media]'") from None
+        raise UserError(
+            "writing images needs the package Pillow: install it with pip install 'dragoman[media]'"
+        ) from None
     Image.fromarray(pixels).save(path)
 
 

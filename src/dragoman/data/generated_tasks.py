@@ -46,8 +46,8 @@ def generate_splits(
         if len(examples[name]) < sizes[name]:
             examples[name].setdefault(example.key, example)
     raise UserError(
-        f"the grammar has too few different examples for {train:,} training, {valid:,} validation and "
-        f"{test:,} test examples: ask for fewer of them"
+        f"the grammar that generates the examples has too few different ones for {train:,} training, {valid:,} "
+        f"validation and {test:,} test examples: ask for fewer examples"
     )
 
 
@@ -98,4 +98,7 @@ def write_generated(name: str, folder: Path, settings: Mapping[str, Any]) -> Non
     try:
         GENERATORS[name](folder, **settings)
     except TypeError as error:
-        raise UserError(f"the settings of the generator {name} are wrong ({error}): correct them") from None
+        raise UserError(
+            f"the generator {name} of the corpus does not accept its settings ({error}): correct generator_settings in "
+            "the recipe"
+        ) from None

@@ -74,7 +74,7 @@ def _open_image(file: BinaryIO, name: str, settings: FeatureConfig) -> Image:
 
 def _too_large(name: str, size: str) -> UserError:
     """Return the error for the image `name` with too many pixels; `size` says how many."""
-    return UserError(f"{name} has {size}, but of an image at most {MAX_IMAGE_PIXELS:,} are read: scale the image down")
+    return UserError(f"{name} has {size}, but an image may have at most {MAX_IMAGE_PIXELS:,} pixels: scale it down")
 
 
 def _convert(pillow: ModuleType, image: Image, name: str, colors: str) -> Image:
@@ -91,7 +91,7 @@ def _convert(pillow: ModuleType, image: Image, name: str, colors: str) -> Image:
         image = pillow.Image.alpha_composite(background, image).convert("RGB")
     if image.mode not in _MODES_8_BIT:
         raise UserError(
-            f"{name} has pixels of the mode {image.mode}, which is not supported: convert it to 8-bit RGB or gray"
+            f"{name} is an image of Pillow's mode {image.mode}, which is not supported: convert it to 8-bit RGB or gray"
         )
     return image.convert("L" if colors == "gray" else "RGB")
 
@@ -116,5 +116,7 @@ def _pillow() -> Any:
         import PIL.Image
         import PIL.ImageOps
     except ImportError:
-        raise UserError("reading images needs the package Pillow: pip install 'dragoman[media]'") from None
+        raise UserError(
+            "reading images needs the package Pillow: install it with pip install 'dragoman[media]'"
+        ) from None
     return PIL

@@ -50,7 +50,10 @@ def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
     """Return the samples of a PCM WAV file, from −1 to 1, averaged over its channels, and the sample rate."""
     content = file.read(MAX_SOUND_BYTES + 1)
     if len(content) > MAX_SOUND_BYTES:
-        raise UserError(f"{name} has more than {MAX_SOUND_BYTES:,} bytes: split the recording into utterances")
+        raise UserError(
+            f"{name} has more than {MAX_SOUND_BYTES:,} bytes, the largest size of a sound file: split the recording "
+            "into utterances"
+        )
     try:
         with wave.open(io.BytesIO(_with_plain_format(content))) as recording:
             channels, width, rate, count = recording.getparams()[:4]
@@ -178,8 +181,8 @@ def mel_filters(mel_bins: int, size: int, sample_rate: int) -> NDArray[np.float6
     filters = np.maximum(0, np.minimum(rising, falling))  # M K
     if not filters.any(1).all():
         raise UserError(
-            f"features.mel_bins={mel_bins} is too large: some filters lie between the {size // 2 + 1} frequencies of a "
-            "frame; lower it, or raise features.frame_length"
+            f"features.mel_bins={mel_bins} is too large: some mel filters contain none of the {size // 2 + 1} "
+            "frequencies of a frame's spectrum; lower it, or raise features.frame_length"
         )
     return filters
 

@@ -74,7 +74,10 @@ class MediaFile:
         """The reader for the suffix of the file; a suffix that is not of an image or sound file is a UserError."""
         if reader := MEDIA_READERS.get(self.path.suffix.lower()):
             return reader
-        raise UserError(f"{self.name} is not an image or sound file by its suffix: expected {', '.join(MEDIA_READERS)}")
+        raise UserError(
+            f"{self.name} does not have the suffix of an image or sound file: expected one of "
+            f"{', '.join(MEDIA_READERS)}"
+        )
 
     def _open(self) -> Any:
         """Open the file for reading; raise a UserError if it is not a file with a known suffix."""
@@ -82,7 +85,8 @@ class MediaFile:
         if not self.path.is_file():
             problem = "is a folder" if self.path.is_dir() else "does not exist"
             raise UserError(
-                f"{self.name} {problem}: expected an image or sound file; a list names paths relative to its own folder"
+                f"{self.name} {problem}: expected an image or sound file (paths in a list of files are relative to the "
+                "folder of the list)"
             )
         return open_file(self.path)
 
@@ -170,8 +174,8 @@ def _folder_pairs(corpus: Corpus) -> Iterator[SentencePair]:
         for number, path in enumerate(files, 1):
             if path.parent == corpus.source:
                 raise UserError(
-                    f"the image or sound file {path} has no text: put it into a subfolder whose name is its class, "
-                    "or name a target file with one line per file"
+                    f"the image or sound file {path} has no text: put it into a subfolder named after its label, or "
+                    "name a target file (data.target) with one line per file"
                 )
             subfolder = path.relative_to(corpus.source).parts[0]
             yield SentencePair(str(path), subfolder, corpus=corpus.name, line=number)
@@ -181,7 +185,7 @@ def _folder_pairs(corpus: Corpus) -> Iterator[SentencePair]:
             lines = sum(1 for _ in read_lines(corpus.target))
             raise UserError(
                 f"{corpus.source} has {len(files):,} image or sound files but {corpus.target} has {lines:,} lines: "
-                "expected one line per file"
+                "expected one target line per file"
             )
         _, text = target_line  # line number, text
         yield SentencePair(str(path), text, corpus=corpus.name, line=number)

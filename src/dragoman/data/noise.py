@@ -35,11 +35,13 @@ class _RateNoise:
         """Check the rate (a share of the tokens) and the mean span length (in tokens)."""
         if not 0 <= self.rate <= 1:
             raise UserError(
-                f"the noise rate, a share of tokens, must be from 0 to 1, not {self.rate}: change objective.settings"
+                f"the rate of noise, the share of the tokens that it changes, must be from 0 to 1, not {self.rate}: "
+                "correct the rates in objective.settings"
             )
         if not 1 <= self.mean_span_length <= 1e6:
             raise UserError(
-                f"the mean span length must be at least 1 token, not {self.mean_span_length}: change objective.settings"
+                f"the mean length of a span of noise must be from 1 to 1,000,000 tokens, not {self.mean_span_length}: "
+                "correct objective.settings.mean_span_length"
             )
 
 
@@ -66,8 +68,8 @@ class MaskedLanguageModeling(_RateNoise):
         super().__post_init__()
         if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
-                f"first_token, the first id of random tokens, must be from 0 to below the vocabulary size "
-                f"{self.vocab_size}, not {self.first_token}: change it"
+                "first_token, the lowest token id that noise may insert at random, must be at least 0 and below the "
+                f"vocabulary size {self.vocab_size}, not {self.first_token}: change it"
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
@@ -125,8 +127,8 @@ class SpanCorruption(_RateNoise):
         super().__post_init__()
         if len(self.sentinels) < 2:
             raise UserError(
-                f"span corruption needs at least 2 sentinel tokens, one for a span and a final one, not "
-                f"{len(self.sentinels)}: raise system.settings.sentinels"
+                "span corruption needs at least 2 sentinel tokens (one in place of each removed span, and one at the "
+                f"end), not {len(self.sentinels)}: raise system.settings.sentinels"
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
@@ -267,7 +269,8 @@ class LocalShuffle:
         """Check the maximum distance, a number of positions."""
         if self.max_distance < 0:
             raise UserError(
-                f"the maximum shuffle distance must be at least 0, not {self.max_distance}: change objective.settings"
+                "the largest number of positions by which shuffling moves a token must be at least 0, not "
+                f"{self.max_distance}: change it in objective.settings"
             )
 
     def __call__(self, ids: Ids, random: Random) -> Ids:

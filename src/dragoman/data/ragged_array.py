@@ -79,15 +79,17 @@ class RaggedArray:
         return packed
 
     def packed_lengths(self, row_length: int, max_sequences: int, max_length: int) -> Indices:
-        """Return the lengths of all sequences in a packed row: they add up to `row_length`.
+        """Return the lengths of the sequences that `packed` puts into one row; they add up to `row_length`.
 
-        First `max_sequences` lengths, those of the rows and then zeros, so that all batches have the same shape; then
-        the padding at the end, divided into sequences of at most `max_length`, and zeros again.
+        First `max_sequences` lengths: those of this array's sequences, and zeros up to this number, so that all batches
+        have the same shape. Then the padding at the end of the row, as sequences of at most `max_length`, because
+        attention over a packed row relies on this maximum; and zeros again.
         """
-        # room for the most sequences of padding that a row can have: row_length / max_length, rounded up
-        lengths = np.zeros(max_sequences + -(-row_length // max_length), np.int64)
+        max_padding_sequences = -(-row_length // max_length)  # rounded up: those of a row of nothing but padding
+        lengths = np.zeros(max_sequences + max_padding_sequences, np.int64)
         lengths[: len(self.lengths)] = self.lengths
-        padding = row_length - len(self.values)  # positions
+        padding = row_length - len(self.values)  # number of positions
+        # sequences of `max_length` positions, and the remaining positions
         padding_lengths = np.minimum(max_length, padding - max_length * np.arange(-(-padding // max_length)))
         lengths[max_sequences : max_sequences + len(padding_lengths)] = padding_lengths
         return lengths

@@ -264,4 +264,6 @@ class ShardedLengths:
 
 def damaged_store(folder: Path) -> UserError:
     """Return the error for a token store (the tokenized data of a run) whose files are missing or too short."""
-    return UserError(f"the tokenized data in {folder} is damaged or incomplete: train a new run from the same files")
+    return UserError(
+        f"the tokenized data in {folder} is damaged or incomplete: train a new run from the original text files"
+    )

@@ -42,7 +42,7 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
         with path.open("rb") as file:
             yield file
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist{_suggestion(path)}") from None
+        raise UserError(f"{path} does not exist: {_suggestion(path)}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder: name a file in it") from None
     except PermissionError:
@@ -51,7 +51,7 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
         ) from None
     except OSError as error:
         raise UserError(
-            f"the file {path} cannot be read ({error.strerror or error}): check it, or use another"
+            f"the file {path} cannot be read ({error.strerror or error}): check its disk, or use another file"
         ) from None
 
 
@@ -98,20 +98,23 @@ def split_lines(stream: BinaryIO, path: Path, allow_empty: bool = False) -> Iter
 
 def check_is_text(head: bytes, path: Path) -> None:
     """Raise a UserError if a file is binary, or in another encoding than UTF-8, as far as its first bytes tell."""
-    for mark, encoding in _OTHER_ENCODINGS:
-        if head.startswith(mark):
-            raise UserError(_conversion(path, encoding))
+    for byte_order_mark, encoding in _OTHER_ENCODINGS:
+        if head.startswith(byte_order_mark):
+            raise UserError(_conversion_message(path, encoding))
     for first_bytes, (kind, advice) in _BINARY_KINDS.items():
         if head.startswith(first_bytes):
             raise UserError(f"expected a text file, but {path} is {kind}: {advice}")
     if head.count(0) > MAX_NUL_SHARE * len(head):  # bytes that are 0 do not occur in text
         even, odd = head[::2].count(0), head[1::2].count(0)  # of Latin text in UTF-16 every second byte is 0
         if min(even, odd) * 10 < max(even, odd):
-            raise UserError(_conversion(path, "UTF-16LE" if odd > even else "UTF-16BE"))
-        raise UserError(f"{path} is a binary file: expected UTF-8 text, or a file with a suffix of a known format")
+            raise UserError(_conversion_message(path, "UTF-16LE" if odd > even else "UTF-16BE"))
+        raise UserError(
+            f"{path} is a binary file: expected UTF-8 text, or a file in a supported binary format with its suffix, "
+            "such as .parquet"
+        )
 
 
-def _conversion(path: Path, encoding: str) -> str:
+def _conversion_message(path: Path, encoding: str) -> str:
     """Return the message about a file that is not in UTF-8, but in `encoding`, with the command that converts it."""
     return (
         f"{path} is encoded in {encoding}, but text must be UTF-8: convert it with "
@@ -140,13 +143,13 @@ def _suggestion(path: Path) -> str:
     try:
         names = [file.name for file in path.parent.iterdir()]
     except OSError:
-        return f": its folder {path.parent} is missing"
+        return f"its folder {path.parent} is missing, correct the path"
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
     # the path may be the stem of a Moses corpus: `corpus` where there are corpus.de and corpus.en
     languages = sorted(suffix for name in names if (suffix := _language_suffix(name, path.name)))
     if len(languages) > 1:
-        return f": for the files of {path.name} in {' and '.join(languages[:2])}, add --from and --to with languages"
-    return f": did you mean {near[0]}?" if near else ": correct the path"
+        return f"for the files of {path.name} in {' and '.join(languages[:2])}, add --from and --to with languages"
+    return f"did you mean {near[0]}?" if near else "correct the path"
 
 
 def _language_suffix(name: str, stem: str) -> str:

@@ -194,7 +194,8 @@ def _read_index(folder: Path) -> dict[str, Any]:
         index = json.loads((folder / INDEX_FILE).read_bytes())
     except FileNotFoundError:
         raise UserError(
-            f"{folder} has no tokenized data (no {INDEX_FILE}): train a new run from the same files"
+            f"{folder} has no tokenized data, because the file {INDEX_FILE} is missing: train a new run from the "
+            "original text files"
         ) from None
     except (OSError, ValueError):
         raise damaged_store(folder) from None
@@ -203,7 +204,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     if index.get("version") not in (SINGLE_FOLDER_VERSION, SHARDED_VERSION):
         raise UserError(
             f"the tokenized data in {folder} has format version {index.get('version')}, but only "
-            f"{SINGLE_FOLDER_VERSION} and {SHARDED_VERSION} are supported: train a new run from the same files"
+            f"{SINGLE_FOLDER_VERSION} and {SHARDED_VERSION} are supported: train a new run from the original text files"
         )
     return index
 
@@ -342,7 +343,9 @@ def _write_index(
 def _require_pairs(count: int, folder: Path) -> None:
     """Raise a UserError if `count`, the number of pairs that were written to `folder`, is 0."""
     if not count:
-        raise UserError(f"the corpus has no sentence pairs to write to {folder}: check the files")
+        raise UserError(
+            f"the corpus has no sentence pairs, so that no tokenized data is written to {folder}: check the files"
+        )
 
 
 @contextmanager
@@ -353,7 +356,8 @@ def _replace_store(folder: Path) -> Iterator[Path]:
     """
     if folder.exists() and not (folder / INDEX_FILE).exists():
         raise UserError(
-            f"{folder} exists and has no tokenized data (no {INDEX_FILE}): delete it or choose another folder"
+            f"{folder} exists, but holds no tokenized data (no file {INDEX_FILE}) and is not overwritten: delete it or "
+            "choose another folder"
         )
     with atomic_folder(folder) as partial:
         yield partial

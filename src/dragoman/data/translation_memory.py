@@ -69,8 +69,8 @@ class TranslationMemoryFormat(ColumnFormat):
             chosen = [str(choice.column or choice.language) for choice in columns]
             expected = " and ".join(languages or (chosen if all(chosen) else ["two languages"]))
             raise UserError(
-                f"{corpus.source} has no translation unit with {expected}, only {', '.join(seen) or 'no text'}: name "
-                "its languages with --from and --to"
+                f"{corpus.source} has no translation unit in {expected}, only texts in "
+                f"{', '.join(seen) or 'no language'}: choose two of its languages with --from and --to"
             )
 
 
@@ -93,8 +93,8 @@ def _choose_languages(
     needs_default = any(not chosen[choice.role] for choice in columns)
     if needs_default and len(tags) != 2:
         raise UserError(
-            f"{corpus.source} has texts in {', '.join(tags) or 'no language'}, but two languages are needed: name them "
-            "with --from and --to"
+            f"{corpus.source} has texts in {', '.join(tags) or 'no language'}, but two languages are needed: choose "
+            "them with --from and --to"
         )
     defaults = {"source": source_tag, "target": others[0] if others else ""}
     return [chosen[choice.role] or defaults[choice.role] for choice in columns]
@@ -190,7 +190,7 @@ class _UnitParser:
         if self.characters > MAX_SEGMENT_CHARACTERS:
             raise UserError(
                 f"{self.path}, line {self.unit_line:,} has a segment of more than {MAX_SEGMENT_CHARACTERS:,} "
-                "characters: remove it"
+                "characters: remove that translation unit"
             )
         self.segment.append(text)
 

@@ -65,8 +65,8 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
     words = _word_tokens(tokenizer)  # by token id
     if not words:
         raise UserError(
-            f"no token of a tokenizer of type {tokenizer.kind!r} is a word, so that none has a word vector: "
-            f"use a 'word', 'symbol', 'bpe', 'byte-bpe' or 'unigram' tokenizer, or omit {path}"
+            f"no token of a tokenizer of type {tokenizer.kind!r} is a word, so that no token has a vector in {path}: "
+            "use a 'word', 'symbol', 'bpe', 'byte-bpe' or 'unigram' tokenizer, or leave out the word vectors"
         )
     wanted = {spelling for word in words.values() for spelling in (word, word.lower())}
     vectors = read_word_vectors(path, wanted, expect_size=size)
@@ -120,8 +120,8 @@ def read_word_vectors(
         file = _VectorFile.detect(stream, path)
         if expect_size not in (None, file.size):
             raise UserError(
-                f"{path} has vectors of size {file.size:,}, but the embeddings of the model have size "
-                f"{expect_size:,}: use vectors or a model of the same size"
+                f"{path} has word vectors of size {file.size:,}, but the embeddings of the model have size "
+                f"{expect_size:,}: use vectors of that size, or a model with embeddings of the size of the vectors"
             )
         for location, raw_word, raw_values in file.binary_records() if file.binary else file.text_records():
             try:

@@ -62,7 +62,7 @@ def _load_model(model: str) -> Any:
     try:
         from comet import load_from_checkpoint
     except ImportError:
-        raise UserError("COMET needs the package unbabel-comet: pip install unbabel-comet") from None
+        raise UserError("COMET needs the package unbabel-comet: install it with pip install unbabel-comet") from None
     checkpoint = _cached_checkpoint() if not model else Path(model)
     if checkpoint.is_dir():
         checkpoint /= CHECKPOINT

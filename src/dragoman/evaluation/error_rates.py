@@ -313,7 +313,8 @@ def alignment_error_rate(
         possible_found += len(a & (p | s))
     if not links + sure_links:
         raise UserError(
-            "alignments cannot be evaluated: neither the predicted nor the gold ones link any words; check the files"
+            "word alignments cannot be evaluated, because neither the predicted nor the gold ones link any words: "
+            "check the files"
         )
     detail = {
         "precision": possible_found / max(links, 1),

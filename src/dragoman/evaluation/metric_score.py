@@ -49,12 +49,17 @@ def reference_lists(hypotheses: Sequence[str], references: References) -> list[S
     Different numbers of hypotheses and references, and a hypothesis without reference, are a UserError.
     """
     if isinstance(hypotheses, str) or isinstance(references, str):
-        raise UserError("hypotheses and references must be lists of sentences, not one string: pass [text]")
+        raise UserError(
+            "hypotheses and references must be lists of sentences, not one string: pass a list, such as ['one "
+            "sentence']"
+        )
     check_equal_counts(len(hypotheses), "hypotheses", len(references), "references")
     lists = [[reference] if isinstance(reference, str) else reference for reference in references]
     for number, its_references in enumerate(lists, 1):
         if not its_references:
-            raise UserError(f"hypothesis {number:,} has no reference, but every one needs at least one: add it")
+            raise UserError(
+                f"hypothesis {number:,} has no reference, but each hypothesis needs at least one: add a reference"
+            )
     return lists
 
 

@@ -99,7 +99,9 @@ def _stemming_tokenizer() -> Callable[[str], Words]:
     try:
         from rouge_score.tokenizers import DefaultTokenizer
     except ImportError:
-        raise UserError("ROUGE of stems needs the package rouge-score: pip install 'dragoman[rouge]'") from None
+        raise UserError(
+            "ROUGE of stems needs the package rouge-score: install it with pip install 'dragoman[rouge]'"
+        ) from None
     tokenize: Callable[[str], Words] = DefaultTokenizer(use_stemmer=True).tokenize
     return tokenize
 

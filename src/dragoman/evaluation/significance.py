@@ -175,7 +175,9 @@ def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: i
         seed: seed of the resampling.
     """
     if not outputs:
-        raise UserError("there are no outputs to resample: give the outputs of at least one seed per system")
+        raise UserError(
+            "there are no outputs to draw bootstrap resamples of: give the outputs of at least one seed for each system"
+        )
     if samples < 2:
         raise UserError(f"samples, the number of bootstrap resamples, must be at least 2, but is {samples}: raise it")
     score = outputs[0].corpus_score  # the same function for all seeds
@@ -210,12 +212,15 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     and Satterthwaite. Resampling two or three seeds instead would underestimate their variance.
     """
     if len(systems) != len(weights):
-        raise UserError(f"expected one weight for each of {len(systems)} systems, but got {len(weights)}: pass as many")
+        raise UserError(
+            f"expected one weight (its factor in the difference of scores) for each of {len(systems)} systems, but got "
+            f"{len(weights)} weights: pass one per system"
+        )
     seeds = {len(system.scores) for system in systems}
     if len({system.samples.shape for system in systems}) > 1 or len({system.sentences for system in systems}) > 1:
         raise UserError(
-            "systems can be compared only on the same test set, with the same number of seeds and of "
-            "bootstrap resamples: resample them again together"
+            "systems can be compared only on the same test set, with the same number of seeds and of bootstrap "
+            "resamples: compute the resamples of all systems again with the same arguments"
         )
     observed = float(sum(weight * system.scores.mean() for weight, system in zip(weights, systems)))
     resampled = sum(weight * system.samples.mean(0) for weight, system in zip(weights, systems))

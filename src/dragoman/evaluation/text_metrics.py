@@ -467,8 +467,8 @@ def score_by_length(
     """
     if not edges or any(low >= high for low, high in pairwise(edges)):
         raise UserError(
-            "edges, the upper limits of the length buckets, must increase, but are "
-            f"{', '.join(map(str, edges)) or 'empty'}: pass numbers of words such as 5, 10, 20"
+            "edges, the largest source lengths (in words) of the buckets in which sentences are scored, must "
+            f"increase, but are {', '.join(map(str, edges)) or 'empty'}: pass numbers such as 5, 10, 20"
         )
     lists = reference_lists(hypotheses, references)
     check_equal_counts(len(sources), "sources", len(hypotheses), "hypotheses")

@@ -133,7 +133,10 @@ def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source
     if sentences is not None:
         texts = [text for text in sentences if text.strip()][:NUM_SAMPLES]
         if not texts:
-            raise UserError("there are no sample sentences, only empty lines: give at least one sentence (--sentences)")
+            raise UserError(
+                "the sample sentences that verify the export are all empty lines: give at least one sentence "
+                "(--sentences)"
+            )
         return [*texts], None, None
     store_folder = run.member_folders[0] / "data" / "valid"  # of the run itself, or of an ensemble's first run
     if store_folder.exists() and len(store := TokenStore(store_folder)):
@@ -244,8 +247,8 @@ def relative_error(ours: Sequence[Tensor], theirs: Sequence[Any]) -> float:
         their_values = torch.as_tensor(other).to(our_values.device, our_values.dtype)
         if their_values.shape != our_values.shape:
             raise UserError(
-                f"the other library returns numbers of shape {list(their_values.shape)} for the exported model, but "
-                f"the run {list(our_values.shape)}: the export is wrong, please report this"
+                f"the library that runs the exported model returns numbers of shape {list(their_values.shape)}, but "
+                f"the original run returns shape {list(our_values.shape)}: the export is wrong, please report this"
             )
         error = (our_values - their_values).abs().max() / our_values.abs().max().clamp(min=1e-12)
         errors.append(float(error.nan_to_num(nan=float("inf"))))

@@ -153,8 +153,8 @@ def export_run(
             check = exporter.verify(sample_run, unfinished, sample_pairs(sample_run, sentences))
             if not check.passed:
                 raise UserError(
-                    f"the export was not kept, because {check.library} computes something else than the run "
-                    f"({check}): please report this"
+                    f"the export was not kept, because {check.library} computes other values with the exported model "
+                    f"than the original run ({check}): please report this"
                 )
         files = tuple(
             sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())
@@ -182,7 +182,8 @@ def create_exporter(to: str, options: ExportOptions) -> Exporter:
     exporter_class: type[Exporter] = getattr(importlib.import_module(module), name)
     if options.dtype not in exporter_class.dtypes:
         raise UserError(
-            f"{to} stores weights as {', '.join(exporter_class.dtypes)}, not as {options.dtype!r}: choose one of these"
+            f"an export to {to} can store weights as {', '.join(exporter_class.dtypes)}, not as {options.dtype!r}: "
+            "choose one of these with --dtype"
         )
     return exporter_class(options)
 

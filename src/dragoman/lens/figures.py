@@ -73,10 +73,10 @@ def select_attention(
         if kind in (None, attention.kind) and layer in (None, attention.layer)
     ]
     if not selected:
-        available = ", ".join(f"{attention.kind} {attention.layer}" for attention in inspection.attention)
+        kinds_and_layers = ", ".join(f"{attention.kind} {attention.layer}" for attention in inspection.attention)
         raise UserError(
             f"the system {inspection.system} has no attention of the requested kind and layer: choose one of "
-            f"{available}"
+            f"{kinds_and_layers}"
         )
     if head is None:
         return selected
@@ -326,6 +326,9 @@ def gradients_figure(measured: Sequence[GradientReach], component: str) -> str:
             name = f"{reach.system} {num_earlier + 1}" if num_earlier else reach.system
             series[name] = [(point.distance, point.relative) for point in reach.curves[component]]
     if not series:
-        raise UserError(f"gradients of the {component} cannot be drawn: the system {systems[0]} has no {component}")
+        raise UserError(
+            f"gradients of the {component} cannot be drawn, because the system {systems[0]} has no {component}: choose "
+            "another --component"
+        )
     title = REACH_TITLES[component]
     return line_chart(series, title, "distance in tokens", "relative to the nearest token", log=True)

@@ -96,8 +96,8 @@ def measure_gradient_reach(
     """
     if not targets or (sources is not None and len(sources) != len(targets)):
         raise UserError(
-            f"got {len(sources or []):,} sources and {len(targets):,} targets: give one target for each source, and "
-            "at least one pair"
+            f"gradients are measured for pairs of a source and its target, but got {len(sources or []):,} sources and "
+            f"{len(targets):,} targets: give equally many, at least one"
         )
     model, framing = run.model, run.framing
     if not model.can_generate:
@@ -127,7 +127,9 @@ def measure_gradient_reach(
         for t in evenly_spaced(range(target.shape[1]), max_positions):
             present = lengths > t  # B: targets that have a position t
             gradients = torch.autograd.grad(log_p[present, t].sum(), embedded, retain_graph=True)
-            gradient_norms = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)  # B S+T
+            gradient_norms = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)
+            # B S+T: masks in the places of predicted tokens come last
+            gradient_norms = gradient_norms[:, : source.shape[1] + target.shape[1]]
             gradient_norms = gradient_norms / gradient_norms.sum(1, keepdim=True).clamp(min=1e-30)  # shares of the sum
             positions = torch.arange(gradient_norms.shape[1], device=source.device)
             in_source = present[:, None] & (positions < source_lengths[:, None])

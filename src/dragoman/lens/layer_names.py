@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal
 
 from torch import nn
 
 from dragoman.parts.mixer import Mixer
+from dragoman.parts.stack import StackMixer
 
 
 def stack_of(path: str) -> Literal["encoder", "decoder"]:
@@ -26,8 +26,12 @@ def layer_name(model: nn.Module, path: str) -> str:
     if it has one.
     """
     parts = path.split(".")
-    layer_indices = [int(part) for before, part in pairwise(parts) if before == "layers" and part.isdigit()]
-    name = f"{stack_of(path)} layer {layer_indices[0] + 1}" if layer_indices else stack_of(path)
+    name: str = stack_of(path)
+    for depth in range(len(parts)):  # of stacks within stacks, the innermost one numbers the layer
+        stack = model.get_submodule(".".join(parts[:depth]))
+        part_name = ".".join(parts[depth + 1 : depth + 3])  # such as "0.1" in "decoder.layers.0.1.body"
+        if isinstance(stack, StackMixer) and (number := stack.layer_numbers().get(part_name)) is not None:
+            name = f"{stack_of(path)} layer {number}"
     title = getattr(model.get_submodule(path), "title", None)
     return f"{name}: {title}" if title else name
 

@@ -61,7 +61,8 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     """
     if count < 2:
         raise UserError(
-            f"the number of positions to show (--num-positions) must be at least 2, but is {count}: raise it"
+            "the number of token positions whose encodings are shown (--num-positions) must be at least 2, but is "
+            f"{count}: raise it"
         )
     encodings: list[PositionEncoding] = []
     for path, module in model.named_modules():

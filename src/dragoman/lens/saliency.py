@@ -40,10 +40,14 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
     model, framing, tokenizer = run.model, run.framing, run.target_tokenizer
     if not model.can_generate or model.source_features is not None:  # feature vectors of images or speech
         raise UserError(
-            f"{run.folder} does not translate text, but saliency is measured for text-to-text models: name another run"
+            f"the model in {run.folder} does not translate text, but saliency is measured for text-to-text models: "
+            "name another run"
         )
     if not source.strip():
-        raise UserError("saliency is measured by the tokens of the source sentence, but it is empty: give its text")
+        raise UserError(
+            "saliency is the influence of source tokens on the translation, but the source sentence is empty: give "
+            "another sentence"
+        )
     source_ids = list(run.encode_sources([source])[0])
     labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]  # the tokens that are predicted
     inputs = [framing.bos, *labels[:-1]]  # the tokens that the decoder reads
@@ -59,7 +63,8 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
         log_p = at_least_float32(model.logits(features)).log_softmax(-1)[0].gather(1, label_ids[:, None])[:, 0]  # T
         for t in range(len(labels)):
             gradients = torch.autograd.grad(log_p[t], embedded, retain_graph=True)
-            norms = torch.cat([at_least_float32(gradient)[0].norm(dim=-1) for gradient in gradients])  # S+T
+            norms = torch.cat([at_least_float32(gradient)[0].norm(dim=-1) for gradient in gradients])
+            norms = norms[: len(source_ids) + len(inputs)]  # S+T: masks in the places of predicted tokens come last
             rows.append(norms / norms.sum().clamp(min=1e-30))  # shares; the limit avoids 0 / 0
     weights = torch.stack(rows).cpu()  # T S+T: sources first
     return Saliency(

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from dragoman.errors import UserError
 from dragoman.lens.beam_recorder import recorded_search
@@ -40,8 +39,6 @@ from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forced_decoding import TokenWordMap, cross_attention, word_alignment
 from dragoman.text import Tokenizer
 
-DISCRIMINATOR_LABELS = ("replaced", "original")  # of a token, by the index of the logit
-
 TokenName = Callable[[int], str]  # token id → its name
 AttentionLabels = dict[AttentionKind, tuple[Sequence[str], Sequence[str]]]  # labels of rows and columns of the maps
 
@@ -69,15 +66,18 @@ def inspect_sentence(
     """
     source = load_features(run, source)
     if is_empty(source):
-        raise UserError("there is nothing to inspect: the source sentence is empty; give its text")
+        raise UserError("there is nothing to inspect, because the source sentence is empty: give another sentence")
     if alternatives < 1:
         raise UserError(
-            f"alternatives, the number of tokens listed at each position, must be at least 1, but is {alternatives}: "
-            "raise it"
+            "alternatives, the number of most probable tokens listed at each position, must be at least 1, but is "
+            f"{alternatives}: raise it"
         )
     search_requested = search is not None or prefix is not None
     if target is not None and search_requested:
-        raise UserError("a target translation is given, so none is searched: leave out the arguments search and prefix")
+        raise UserError(
+            "a target translation is given, so that none is searched for: leave out the arguments search and prefix, "
+            "or target"
+        )
     inspector = SentenceInspector(run, alternatives)
     if not run.model.can_generate:
         if target is not None or search_requested:
@@ -108,7 +108,10 @@ def inspect_sentence(
         best, tree = recorded
         target_ids, finished = best.tokens, best.finished
     elif prefix is not None and not isinstance(prefix, str):
-        raise UserError("a target prefix of token ids needs beam search or sampling: give the prefix as text instead")
+        raise UserError(
+            "a target prefix of token ids needs beam search or sampling, but another kind of search is given: give "
+            "the prefix as text"
+        )
     else:
         prefixes = None if prefix is None else [prefix]
         translation = run.translate([source], search=search, prefixes=prefixes, alignment=False)[0]
@@ -161,7 +164,7 @@ class SentenceInspector:
         label_ids = [*target_ids, framing.eos] if finished else target_ids
         if not label_ids:
             raise UserError(
-                "there is nothing to inspect: the translation of the sentence is empty; give another sentence"
+                "there is nothing to inspect, because the translation of the sentence is empty: give another sentence"
             )
         input_ids = [framing.bos, *label_ids[:-1]]
         source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
@@ -176,10 +179,10 @@ class SentenceInspector:
             "decoder": (target_text.tokens, inputs),
             "cross": (target_text.tokens, source_text.tokens),
         }
-        if run.model.is_decoder_only:  # source and target are one sequence, in which each token predicts the next
-            queries = (*source_text.tokens[1:], inputs[0], *target_text.tokens)
-            labels = {"decoder": (queries, (*source_text.tokens, *inputs))}
-        inspection = self._inspection(forward, label_ids, _token_name(tokenizer), labels)
+        if run.model.is_decoder_only:  # source and target are one sequence
+            read_tokens = (*source_text.tokens, *inputs)
+            labels = {"decoder": (self._query_labels(read_tokens, target_text.tokens[-1]), read_tokens)}
+        inspection = self._inspection(forward, label_ids, labels)
         num_forced = len(framing.forced_bos)  # first tokens, which are not scored: their probability in a search is 1
         inspection = replace(inspection, score=sum(step.log_probability for step in inspection.steps[num_forced:]))
         if cross is not None:
@@ -195,11 +198,19 @@ class SentenceInspector:
         no_source, inputs = self.run.pad_batch([[]]), self.run.pad_batch([ids[:-1]])
         forward = record_forward(self.run.model, *no_source, *inputs)
         target = _tokenized_text(tokenizer, ids[1:], text)
-        labels: AttentionLabels = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
-        inspection = self._inspection(forward, ids[1:], _token_name(tokenizer), labels)
+        read_tokens = tokenizer.tokens(ids[:-1])
+        labels: AttentionLabels = {"decoder": (self._query_labels(read_tokens, target.tokens[-1]), read_tokens)}
+        inspection = self._inspection(forward, ids[1:], labels)
         # the first predictions are special tokens, which every text begins with, and are not scored
         score = sum(step.log_probability for step in inspection.steps[len(first_ids) - 1 :])
         return replace(inspection, target=target, score=score)
+
+    def _query_labels(self, read_tokens: Sequence[str], last_prediction: str) -> Sequence[str]:
+        """Return the labels of the queries of a decoder-only model, one at each token that it reads.
+
+        Each has the label of the next token, which is predicted there, or if that is predicted at a mask, its own.
+        """
+        return read_tokens if self.run.model.predicts_masks else (*read_tokens[1:], last_prediction)
 
     def inspect_labels(self, source: Source) -> Inspection:
         """Inspect the predictions of an encoder-only model.
@@ -208,42 +219,33 @@ class SentenceInspector:
         original one (discriminator). The most probable label is scored at each position; a masked language model
         scores the tokens of the source that are not masked.
         """
-        run, num_labels = self.run, self.run.model.vocab_size
+        run = self.run
         ids = run.encode_sources([source])[0]
         padded, lengths = run.pad_batch([ids])
         no_target, no_target_lengths = padded[:, :0], torch.zeros_like(lengths)
         forward = record_forward(run.model, padded, lengths, no_target, no_target_lengths)
         text = self._source_text(source, ids, cross=None)
         axes: AttentionLabels = {"encoder": (text.tokens, text.tokens)}
-        if run.model.output.is_identity:  # the outputs are hidden states, not logits: only attention is kept
-            any_labels = [0] * len(forward.logits)
-            inspection = self._inspection(forward, label_ids=any_labels, token_name=str, labels=axes)
-            return replace(inspection, source=text, score=0.0, steps=(), layers=())
-        token_name = _token_name(run.target_tokenizer)
-        if num_labels == 1:  # discriminator: a logit of 0 for a second class turns log softmax into log sigmoid
-            layers = {name: pad(logits, (0, 1)) for name, logits in forward.layer_logits.items()}
-            forward = replace(forward, logits=pad(forward.logits, (0, 1)), layer_logits=layers)
-            token_name = DISCRIMINATOR_LABELS.__getitem__
+        if not forward.logits.shape[-1]:  # the outputs are hidden states: there are no positions with predictions
+            forward = replace(forward, logits=forward.logits.new_zeros(0, 1), layer_logits={})
         if run.model.one_label_per_sequence:  # only the label at the first token counts
             layers = {name: logits[:1] for name, logits in forward.layer_logits.items()}
             forward = replace(forward, logits=forward.logits[:1], layer_logits=layers)
         label_ids = forward.logits.argmax(-1).tolist()
         # a masked language model, whose labels are source tokens: score the tokens that are not masked
-        if num_labels > 1 and run.target_tokenizer is run.source_tokenizer:
+        if run.model.mask_predictor is run.model:
             mask = run.source_tokenizer.mask
             label_ids = [best if token_id == mask else token_id for best, token_id in zip(label_ids, ids)]
-        return replace(self._inspection(forward, label_ids, token_name, axes), source=text)
+        return replace(self._inspection(forward, label_ids, axes), source=text)
 
-    def _inspection(
-        self, forward: RecordedForward, label_ids: Sequence[int], token_name: TokenName, labels: AttentionLabels
-    ) -> Inspection:
+    def _inspection(self, forward: RecordedForward, label_ids: Sequence[int], labels: AttentionLabels) -> Inspection:
         """Return an inspection with the predictions and attention maps of a recorded forward pass.
 
         Args:
             label_ids: the token (or label) at each output position whose probability is returned.
-            token_name: function from a token id to its text.
             labels: row labels (queries) and column labels (keys) of the attention maps, by kind of attention.
         """
+        token_name = prediction_name(self.run)
         steps = token_predictions(forward.logits, label_ids, token_name, self.max_alternatives)
         layers = (
             LayerPrediction(name, token_predictions(logits, label_ids, token_name, self.max_alternatives))
@@ -319,11 +321,14 @@ def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> Toke
     )
 
 
-def _token_name(tokenizer: Tokenizer) -> TokenName:
-    """Return a function from a token id to its text.
+def prediction_name(run: Run) -> TokenName:
+    """Return a function from the id of a predicted token, or the number of another label, to its text.
 
     Output layers may have more ids than the tokenizer; such an id is shown as “#50300”.
     """
+    if run.model.label_names:
+        return run.model.label_names.__getitem__
+    tokenizer = run.target_tokenizer
     return lambda token_id: tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}"
 
 
@@ -339,7 +344,7 @@ def token_predictions(
         max_alternatives: number of most probable tokens at each position, most probable first.
     """
     log_p = logits.log_softmax(-1)
-    token_log_p = log_p.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])  # T 1
+    token_log_p = log_p.gather(1, torch.tensor(token_ids, dtype=torch.long, device=logits.device)[:, None])  # T 1
     ranks = 1 + (log_p > token_log_p).sum(-1)  # 1 + number of tokens that are more probable
     entropy = torch.special.entr(log_p.exp()).sum(-1) / math.log(2)
     top = log_p.topk(min(max_alternatives, log_p.shape[-1]), dim=-1)
@@ -368,7 +373,7 @@ def token_predictions(
 class RecordedForward:
     """Results of a recorded pass over one sentence pair."""
 
-    logits: Tensor  # T V
+    logits: Tensor  # T V, of the labels that are predicted
     attention_weights: dict[str, Tensor]  # path of the attention module → H T S
     layer_logits: dict[str, Tensor]  # name of the layer → T V, the output layer applied to its states
     expert_gates: dict[str, Tensor] = field(default_factory=dict)  # path of a mixture of experts → T experts
@@ -406,10 +411,10 @@ def record_forward(
         The states of a decoder-only model begin with those of the source, which predict nothing.
         """
         outputs = model.layer_features(states[:, -num_outputs:], source, source_layout, target, target_layout)
-        return at_least_float32(model.logits(features.with_output(outputs))[0])
+        return at_least_float32(model.label_logits(features.with_output(outputs))[0])
 
     return RecordedForward(
-        logits=at_least_float32(model.logits(features)[0]),
+        logits=at_least_float32(model.label_logits(features)[0]),
         attention_weights={
             path: at_least_float32(torch.cat(chunks, dim=2)[0]).cpu() for path, chunks in attention.items()
         },

@@ -95,7 +95,8 @@ def svg_to_png(figure_svg: str, dark: bool = False) -> bytes:
         import resvg_py
     except ImportError:
         raise UserError(
-            "PNG figures need the package resvg_py: install it with pip install 'dragoman[plots]', or write an SVG"
+            "PNG figures need the package resvg_py: install it with pip install 'dragoman[plots]', or write an SVG "
+            "figure instead"
         ) from None
     # the root element has the class `lens`; the selector svg.lens takes precedence over the rules in the figure
     style = f"svg.lens {{ color: {INK[dark]}; font-family: {PNG_FONTS} }} {_color_rules(dark, 'svg.lens')}"

@@ -94,13 +94,14 @@ class TestSetAnalyzer:
         `self.analysis`, which is returned, gets the sentences after every SENTENCES_PER_CHUNK, so that another thread
         can show them early.
         """
-        counts = training_word_counts(self.run)
-        shared = words_of_both_languages(self.run, self.sources, self.references)  # copying them is no error
+        training_counts = training_word_counts(self.run)  # which words of a source are rare
+        # words of both languages, such as names: to copy them from the source is no error
+        shared_words = words_of_both_languages(self.run, self.sources, self.references)
         order = sorted(range(len(self.sources)), key=lambda n: len(self.sources[n]))
         for start in range(0, len(order), SENTENCES_PER_CHUNK):
             chunk = order[start : start + SENTENCES_PER_CHUNK]
-            for index, pair in zip(chunk, self._translate(chunk), strict=True):
-                self.analysis.sentences[index] = self._judge(index, pair, shared, counts)
+            for index, translated in zip(chunk, self._translate(chunk), strict=True):
+                self.analysis.sentences[index] = self._judge(index, translated, shared_words, training_counts)
         hypotheses = [self.analysis.sentences[n].translation for n in range(len(self.sources))]
         names = [f"bleu={self.tokenizer}", "chrf", "exact-match"]
         self.analysis.scores = evaluation.evaluate(names, hypotheses, [[text] for text in self.references])
@@ -137,27 +138,29 @@ class TestSetAnalyzer:
         ]
 
     def _judge(
-        self, index: int, pair: TranslatedPair, shared_words: Collection[str], counts: Counter[str]
+        self, index: int, translated: TranslatedPair, shared_words: Collection[str], training_counts: Counter[str]
     ) -> AnalyzedSentence:
         """Return the scores and errors of one translated sentence.
 
         Args:
             index: index of the sentence in the test set.
+            translated: the source, its reference and its translation, with the scores of both.
             shared_words: words of both languages; to copy one of them from the source is no error.
-            counts: number of occurrences of each word in the training sources.
+            training_counts: number of occurrences of each word in the training sources, which shows rare words.
         """
-        text, reference = pair.translation.text, pair.reference
+        translation, reference = translated.translation, translated.reference
+        text = translation.text
         return AnalyzedSentence(
             index,
-            source=pair.source,
+            source=translated.source,
             reference=reference,
             translation=text,
-            score=pair.translation.score,
-            num_tokens=len(pair.translation.tokens) + int(pair.translation.finished),  # a finished one ends with EOS
-            reference_score=pair.reference_score,
+            score=translation.score,
+            num_tokens=len(translation.tokens) + int(translation.finished),  # a finished one ends with EOS
+            reference_score=translated.reference_score,
             bleu=self.sentence_bleu.sentence_score(text, [reference]).score,
             chrf=evaluation.text_metric("chrf")([text], [[reference]]).value,
-            source_words=len(split_words(pair.source)),
-            errors=tuple(find_errors(pair, shared_words)),
-            rare_words=tuple(rare_words(pair.source, counts)),
+            source_words=len(split_words(translated.source)),
+            errors=tuple(find_errors(translated, shared_words)),
+            rare_words=tuple(rare_words(translated.source, training_counts)),
         )

@@ -76,8 +76,8 @@ def history_checkpoints(run: Run, max_count: int | None = None) -> list[Checkpoi
     member_folders = run.member_folders
     if len(member_folders) > 1:
         raise UserError(
-            f"{run.folder} is an ensemble, but the history of a sentence needs a single model: name one of the runs of "
-            f"the ensemble, such as {member_folders[0]}"
+            f"{run.folder} is an ensemble, but only the training history of a single model can be shown: name one of "
+            f"its runs, such as {member_folders[0]}"
         )
     steps = [CheckpointStep(step, name) for step, name in checkpoints_by_step(member_folders[0]).items()]
     return steps if max_count is None else evenly_spaced(steps, max_count)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.lens.layer_names import key_labels, layer_name, stack_of
+from dragoman.lens.sentence_inspector import prediction_name
 from dragoman.models import Model
 from dragoman.parts.attention_quantities import MASK, TERMS, term_quantity
 from dragoman.parts.mixer import STACK_OUTPUT, SequenceLayout
@@ -79,18 +80,21 @@ def walk_through(
     """
     if source is None and not run.is_language_model:
         raise UserError(
-            f"there is nothing to walk through: {run.folder} predicts tokens from a source, but got none; only a "
-            "language model needs none"
+            f"the model in {run.folder} predicts target tokens from a source, but no source is given: give one (only a "
+            "language model needs none)"
         )
     source = None if source is None else load_features(run, source)
     if source is not None and is_empty(source):
-        raise UserError("there is nothing to walk through: the source sentence is empty; give its text")
+        raise UserError(
+            "no prediction can be followed through the model, because the source sentence is empty: give another "
+            "sentence"
+        )
     tokenizer = run.target_tokenizer
     for token_id in tokens:
         if not 0 <= token_id < tokenizer.vocab_size:
             raise UserError(
-                f"the target tokens contain the id {token_id}, but ids are from 0 to {tokenizer.vocab_size - 1}: "
-                "remove it"
+                f"the target tokens contain the id {token_id}, but the ids of this vocabulary are from 0 to "
+                f"{tokenizer.vocab_size - 1}: remove it"
             )
     source_ids: Sequence[int] = [] if source is None else run.encode_sources([source])[0]
     # special tokens before the target; a text without source may begin with others than BOS
@@ -99,16 +103,23 @@ def walk_through(
     source_labels = _source_labels(run, source, source_ids)
     trace, logits = _traced_forward(run, source_ids, input_ids, position)
     inputs = tuple(tokenizer.tokens(input_ids))
+    masks: tuple[str, ...] = ()
+    if run.model.predicts_masks and tokenizer.mask is not None:  # after the inputs, in the places of the next tokens
+        masks = tuple(tokenizer.tokens([tokenizer.mask])) * len(inputs)
     with_heads = [traced.value for traced in trace.results.values() if "H" in traced.quantity.axes]  # 1 H …
     num_heads = max((value.shape[1] for value in with_heads), default=1)
     ranges = {"position": (position, 0, max(0, len(source_labels) - 1)), "head": (head, 1, num_heads)}
     for name, (number, lowest, highest) in ranges.items():  # checked here, as the trace tells the number of heads
         if not lowest <= number <= highest:
-            raise UserError(f"the walk's {name} must be from {lowest} to {highest}, but is {number}")
-    walker = _Walker(run.model, trace, source=source_labels, inputs=inputs, position=position, head=head - 1)
+            raise UserError(
+                f"{name} must be from {lowest} to {highest}, but is {number}: choose the index of a source token "
+                "(position), or the number of an attention head (head), in this range"
+            )
+    walker = _Walker(run.model, trace, source=source_labels, inputs=inputs + masks, position=position, head=head - 1)
     ranking = logits.sort(descending=True, stable=True)
     ranked_ids = ranking.indices[:MAX_LOGITS].tolist()
-    suppressed = set(run.special_tokens.suppressed)  # tokens that no search generates, such as padding
+    # tokens that no search generates, such as padding
+    suppressed = set() if run.model.label_names else set(run.special_tokens.suppressed)
     return Walk(
         system=run.config.system.name or "",
         source=source_labels,
@@ -134,14 +145,11 @@ def _source_labels(run: Run, source: Source | None, source_ids: Sequence[int]) -
 
 
 def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[TokenCandidate]:
-    """Return the tokens of these ids with their logits and probabilities. Shape: logits (V).
-
-    Output layers may have more ids than the tokenizer; such an id is shown as “#50300”.
-    """
-    tokenizer, log_p = run.target_tokenizer, logits.log_softmax(-1)
+    """Return the tokens (or other labels) of these ids with their logits and probabilities. Shape: logits (V)."""
+    name, log_p = prediction_name(run), logits.log_softmax(-1)
     return [
         TokenCandidate(
-            token=tokenizer.tokens([token_id])[0] if token_id < tokenizer.vocab_size else f"#{token_id}",
+            token=name(token_id),
             token_id=token_id,
             logit=float(logits[token_id]),
             probability=float(log_p[token_id].exp()),
@@ -167,7 +175,7 @@ def _traced_forward(
     target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
     trace = Trace()
     features = run.model.forward_features(source, source_layout, target, target_layout, trace)
-    logits = at_least_float32(run.model.logits(features)[0])  # T V
+    logits = at_least_float32(run.model.label_logits(features)[0])  # T V
     if input_ids:
         return trace, logits[-1]
     # one label of the whole sequence is predicted at its first token
@@ -184,7 +192,7 @@ class _Walker:
     model: Model
     trace: Trace
     source: tuple[str, ...]  # labels of the source positions
-    inputs: tuple[str, ...]  # tokens that the decoder read
+    inputs: tuple[str, ...]  # tokens that the decoder read, with masks in whose places it predicts tokens
     position: int  # index of a source token
     head: int  # from 0
 

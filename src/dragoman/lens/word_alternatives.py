@@ -43,12 +43,14 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
     is the translation that ends here.
     """
     if is_empty(source):
-        raise UserError("an empty source sentence has no alternatives to its translation: give its text")
+        raise UserError(
+            "words of a translation have no alternatives if the source sentence is empty: give another sentence"
+        )
     # `forced_bos` are the tokens, such as a language code, that every translation begins with
     prefix = without_forced_bos(run, prefix)
     eos = run.framing.eos
     if eos in prefix:
-        raise UserError("the prefix ends with EOS, which no word follows: remove it from the prefix")
+        raise UserError("the target prefix contains EOS, after which no word follows: remove EOS from the prefix")
     ids, lengths = run.pad_batch(run.encode_sources([source]))
     target_ids = torch.tensor([[run.framing.bos, *run.framing.forced_bos, *prefix]], device=run.device)
     logits = run.logits(ids, target_ids)[0, -1].float()

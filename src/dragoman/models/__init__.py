@@ -66,8 +66,8 @@ def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> Mo
     model = from_dict(data, PARTS | MODELS | (parts or {}))
     if not isinstance(model, ModelSpec):
         raise UserError(
-            f"the description of a model has the kind {type(model).__name__}, which is no model: use one of "
-            f"{', '.join(MODELS)}"
+            "the description of a model (model.json) must have the name of a model class as its 'kind', one of "
+            f"{', '.join(MODELS)}, but has {type(model).__name__}: correct it"
         )
     return model
 

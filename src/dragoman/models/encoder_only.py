@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from dragoman.errors import UserError
 from dragoman.models.model import Model, ModelSpec, position_limit
@@ -109,9 +110,27 @@ class ReplacedTokens(ModelSpec):
 
 
 class EncoderModel(Model):
-    """A model whose main encoder labels the tokens of the source; it reads no target."""
+    """A model whose main encoder labels the tokens of the source; it reads no target.
+
+    With a single output, it is a discriminator: the output is the logit that a token was replaced.
+    """
 
     can_generate = False
+
+    @property
+    def label_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names of a discriminator's labels; other labels are named by the target tokenizer."""
+        return ("replaced", "original") if self.vocab_size == 1 else ()
+
+    def label_logits(self, features: MixerOutput) -> Tensor:
+        """Return the logits of all labels of each source token, B S V; V is 0 if the outputs are hidden states.
+
+        A discriminator has a second logit, 0, with which the softmax is the sigmoid of its only output.
+        """
+        logits = self.logits(features)
+        if self.output.is_identity:
+            return logits[..., :0]
+        return pad(logits, (0, 1)) if self.vocab_size == 1 else logits
 
     @property
     def main_encoder(self) -> EncoderOnlyModel:
@@ -254,14 +273,16 @@ class ReplacedTokensModel(EncoderModel):
         discriminator_width = spec.discriminator.embedding.width or spec.discriminator.dim
         if spec.shared_embeddings and generator_width != discriminator_width:
             raise UserError(
-                f"shared embeddings need one width, but the generator has {generator_width} and the discriminator "
-                f"{discriminator_width}: set the width of both embeddings, or shared_embeddings to false"
+                "the generator and the discriminator share their embeddings, but the generator's are "
+                f"{generator_width} wide and the discriminator's {discriminator_width}: set both to the same width, or "
+                "shared_embeddings to false"
             )
         table = self.discriminator.source_embedding if spec.shared_embeddings else None
         self.generator = EncoderOnlyModel(spec.generator, source_embedding=table)
         if spec.shared_embeddings:
             self._share_positions()
         self.output = self.discriminator.output
+        assign_paths(self)  # tells the layers of both encoders their names in this model
 
     def _share_positions(self) -> None:
         """Let the generator use the discriminator's position and segment embeddings, if both have the same kinds."""

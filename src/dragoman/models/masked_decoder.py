@@ -141,17 +141,15 @@ class MaskedDecoderModel(DecoderOnlyModel):
         if limit is not None:
             positions = positions.clamp(max=limit - 1)  # beyond the limit there is only padding
         is_mask = (torch.arange(positions.shape[1], device=tokens.device) >= width).expand_as(positions)
-        recorded: Recorder | None = None if recorder is None else {}
         context = Context(
             layout=SequenceLayout(positions, max_length=width),
             prefix_lengths=source_lengths,
             placeholders=is_mask,
-            recorder=recorded,
+            recorder=recorder,
         )
         features = self.decoder(self.embed(torch.cat((tokens, masks), 1), types), context)
-        for path, weights in (recorded or {}).items():  # B H S+2T S+2T, of which those of the masks are left out
-            assert recorder is not None
-            recorder.setdefault(path, []).extend(each[..., :width, :width] for each in weights)
+        for calls in (recorder or {}).values():  # of each layer the weights of its calls
+            calls[-1] = calls[-1][..., :width, :width]  # B H S+2T S+2T, without those of the masks
         return features.with_output(features.output[:, width:])
 
     def embed_source(self, source: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class ModelSpec(Spec):
         """Return the error of models that are not encoder–decoders, to which no new language can be added."""
         return UserError(
             "--add-language adds tokens to the vocabulary of an encoder–decoder, but this model has the architecture "
-            f"{self.architecture}: leave out --add-language, or start from an encoder–decoder"
+            f"{self.architecture}: leave out --add-language, or name an encoder–decoder with --start-from"
         )
 
     def with_feature_symbols(self, first: int, count: int, invariant_positions: bool) -> ModelSpec:
@@ -102,6 +102,7 @@ class Model(nn.Module):
     source_features: int | None = None  # width of the vectors if the source is features (B S F), not tokens (B S)
     num_labels = 0  # labels of a tagger or classifier; 0 for models that predict tokens
     one_label_per_sequence = False  # whether the label at the first token is that of the whole sequence
+    label_names: tuple[str, ...] = ()  # names of the predicted labels, if they are no tokens of the target tokenizer
     usage: Usage | None = None  # the command that uses it, unless the objective of its training says otherwise
 
     @property
@@ -178,6 +179,13 @@ class Model(nn.Module):
         """
         return self.output.logits(features.output, features.copying)
 
+    def label_logits(self, features: MixerOutput) -> Tensor:
+        """Return the logits, B T V, whose softmax are the probabilities of all labels; here those of the tokens.
+
+        V is 0 if the model predicts nothing. `features` is the result of `forward_features`.
+        """
+        return self.logits(features)
+
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         """Compute the logits of the tokens that follow target tokens: ids B T → logits B T V, and the new state.
 
@@ -206,7 +214,7 @@ class Model(nn.Module):
         `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
         (B).
         """
-        raise UserError("this model labels its source and generates no text: use a system with a decoder")
+        raise UserError("this model labels its source and cannot generate text: use a model with a decoder")
 
     def restrict_vocabulary(self, tokens: Tensor) -> Model:
         """Return a model that generates only N `tokens`, as ids 0 … N−1, and shares the weights.
@@ -214,8 +222,8 @@ class Model(nn.Module):
         Only encoder–decoders support it: others raise a UserError.
         """
         raise UserError(
-            "a shortlist restricts the tokens that a decoder can generate, but this model has the same tokens for its "
-            "source and needs all of them: leave out the shortlist (--shortlist)"
+            "a shortlist (--shortlist) restricts the target tokens that an encoder–decoder can generate, but this "
+            "model is no encoder–decoder: leave out --shortlist"
         )
 
     def copyable_tokens(self, source: Tensor, lengths: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ def check_objective(name: str, settings: Mapping[str, Any]) -> None:
         validate_setting(f"{name}.{key}", value, parameters[key].annotation)
         if key.endswith("_rate") and not 0 <= value <= 1:
             raise UserError(
-                f"the setting {key} of the objective {name} is a probability, so that it must lie between 0 and 1, but "
-                f"it is {value}: change objective.settings.{key}"
+                f"the setting {key} of the objective {name} is a probability and must be from 0 to 1, but is {value}: "
+                f"change objective.settings.{key}"
             )
 
 

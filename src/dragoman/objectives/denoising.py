@@ -100,8 +100,9 @@ class SpanCorruptionObjective(SequenceObjective):
         sentinels = sentinel_ids(task.target_tokenizer, task.model.vocab_size)
         if not sentinels:
             raise UserError(
-                "the objective span-corruption marks removed spans by sentinel tokens after the tokenizer's "
-                "vocabulary, but this system has none: set system.name to t5, or objective.name to denoising"
+                "the objective span-corruption replaces removed spans by sentinel tokens, whose ids follow those of "
+                "the tokenizer, but this system has no sentinel tokens: set system.name to t5, or objective.name to "
+                "denoising"
             )
         self.corrupt_spans = noise.SpanCorruption(sentinels, mask_rate, mean_span_length)
 

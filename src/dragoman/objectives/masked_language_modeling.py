@@ -68,8 +68,8 @@ class MaskedLanguageObjective(Objective):
         shortest = num_special_tokens + 2  # a token of each sentence
         if next_sentence and max_length < shortest:
             raise UserError(
-                f"next-sentence prediction reads two sentences with special tokens, which need at least {shortest} "
-                f"tokens, but objective.settings.max_length is {max_length}: raise it"
+                "next-sentence prediction reads two sentences with their special tokens, which are at least "
+                f"{shortest} tokens, but objective.settings.max_length is {max_length}: raise it"
             )
         self.masker = make_masker(task, mask_rate)
         self.distinct_epochs = mask_copies  # the maskings repeat after this number of epochs; None: never

@@ -105,14 +105,14 @@ class Objective(nn.Module):
             )
         if self.labels_source and task.model.predicts_masks and not self.predicts_masks:
             raise UserError(
-                "this system predicts a token at a mask in its place, but this objective predicts the next token from "
-                "the one before it: set objective.name to unified-masked-lm for text or masked-target for pairs, or "
-                "system.name to unilm"
+                "this system predicts a masked token at the position of its mask, but this objective predicts each "
+                "token from the one before it: set objective.name to unified-masked-lm for text or masked-target for "
+                "pairs, or system.name to unilm"
             )
         if self.labels_source and task.framing.pad == task.framing.eos:
             raise UserError(
-                "this objective marks unlabeled tokens with the padding token, but here padding and EOS are the same "
-                "token: use a checkpoint with a separate padding token"
+                "this objective uses the padding token as the label of tokens that it does not predict, but this "
+                "tokenizer has one token for both padding and EOS: use a checkpoint with a separate padding token"
             )
         self.task = task
         self.model: Any = task.model

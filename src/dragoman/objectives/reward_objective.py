@@ -134,8 +134,9 @@ class RewardObjective(SequenceObjective):
         super().__init__(task)
         if baseline == "samples" and num_candidates < 2:
             raise UserError(
-                "the baseline of a sample is the mean reward of the sentence's other samples, but there is only one: "
-                "set objective.settings.num_candidates to 2 or more, or objective.settings.baseline to greedy"
+                "objective.settings.baseline=samples subtracts the mean reward of a sentence's other samples, but "
+                "objective.settings.num_candidates allows only one sample: set num_candidates to 2 or more, or "
+                "baseline to greedy"
             )
         if likelihood_weight < 0:
             raise UserError(

@@ -58,10 +58,11 @@ class TranslationObjective(SequenceObjective):
     ) -> None:
         """Set up scheduled sampling and R-Drop, and choose the rows (training sequences).
 
-        Scheduled sampling replaces up to `sampling_rate` of the decoder inputs by sampled tokens; R-Drop compares two
-        passes with weight `rdrop_alpha`. If a decoder-only model uses neither, its rows are source and target
-        concatenated, with labels for the target. `doubled`: R-Drop needs every row twice. `static_shapes`: sampling
-        cannot be captured as a CUDA graph.
+        Scheduled sampling replaces a share of the decoder inputs by sampled tokens. Within `sampling_steps` training
+        steps it grows from 0 to `sampling_rate`, as fast as `sampling_decay` says. R-Drop compares two passes with
+        weight `rdrop_alpha`. If a decoder-only model uses neither, its rows are source and target concatenated, with
+        labels for the target. `doubled`: R-Drop needs every row twice. `static_shapes`: sampling cannot be captured as
+        a CUDA graph.
         """
         super().__init__(task)
         self.sampling_rate, self.sampling_steps, self.sampling_decay = sampling_rate, sampling_steps, sampling_decay
@@ -71,7 +72,8 @@ class TranslationObjective(SequenceObjective):
         # in concatenated rows the padding token stands for no label, so that it must differ from the label EOS
         can_concatenate = not sampling_rate and not rdrop_alpha and framing.pad != framing.eos
         if model.is_decoder_only and model.supports_packing and can_concatenate:
-            self.labels_source, self.build_row = True, self._concatenated_row
+            self.build_row = self._concatenated_row
+            self.labels_source = True  # the row is the source of its batch, so that labels belong to source tokens
         self.doubled, self.static_shapes = rdrop_alpha > 0, not sampling_rate
         # a decoder-only model is packed only if a row is source and target concatenated
         self.supports_packing = model.supports_packing and (self.labels_source or not model.is_decoder_only)

@@ -92,20 +92,20 @@ class SelfAttentionMixer(Mixer):
         else:
             if self.sizes != [dim] * 3:
                 raise UserError(
-                    "self-attention without projections uses its input as queries, keys and values: do not set "
-                    f"kv_heads, head_dim or value_dim, which make them {self.sizes} wide in a model of {dim}"
+                    f"self-attention without projections uses its input, of width {dim}, as queries, keys and values, "
+                    f"but kv_heads, head_dim or value_dim make these {self.sizes} wide: leave out these settings"
                 )
             self.project, self.output = ThreeCopies(), Identity()
         self.position = build_part(spec.position, self.width, Position)
         if self.position.value_dim not in (None, self.value_width):
             raise UserError(
-                f"the position part adds vectors of width {self.position.value_dim} to values of width "
-                f"{self.value_width}: set its value_dim to that of the attention"
+                f"the position part adds vectors of width {self.position.value_dim} to the values of the attention, "
+                f"which have width {self.value_width}: set value_dim of the position part to {self.value_width}"
             )
         if spec.rotary_values and self.value_width != self.width:
             raise UserError(
-                f"rotary_values rotates values like keys, but values are {self.value_width} wide, keys {self.width}: "
-                "do not set value_dim"
+                f"rotary_values rotates values like keys, which needs equal widths, but values are {self.value_width} "
+                f"wide and keys {self.width}: leave out value_dim"
             )
         self.visibility = build_part(spec.visibility, dim, Visibility)  # attention mask by position, such as causal
         self.visibility_key = repr(spec.visibility)  # equal for layers with the same kind of mask, which share it

@@ -332,7 +332,8 @@ class SourceExtensionModule(nn.Module):
         if spec.ratio < 1 or spec.offset < 0:
             raise UserError(
                 "the encoder's output must not be shorter than the source, but system.settings.unfolding_ratio is "
-                f"{spec.ratio:g} and unfolding_offset {spec.offset:g}: set them to at least 1 and 0"
+                f"{spec.ratio:g} and unfolding_offset is {spec.offset:g}: set the ratio to at least 1 and the offset "
+                "to at least 0"
             )
         self.spec = spec
         self.padding = nn.Parameter(torch.zeros(dim))

@@ -163,8 +163,8 @@ class CopyingOutput(OutputLayer):
         super().__init__(target_vocab_size, dim, tied=tied, bias=bias, transform=transform, scaled=scaled)
         if spec.coverage_loss < 0:
             raise UserError(
-                f"system.settings.coverage_loss is the weight of a loss and must be at least 0, but is "
-                f"{spec.coverage_loss:g}: set it to 0 for no such loss, or to a positive number"
+                "system.settings.coverage_loss is the weight of a loss and must be at least 0, but is "
+                f"{spec.coverage_loss:g}: set it to 0 to leave out this loss, or to a positive number"
             )
         self.pointer = CopyAttention(dim, spec.coverage_loss)
         ids = torch.arange(source_vocab_size)

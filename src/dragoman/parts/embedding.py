@@ -241,8 +241,8 @@ def check_features(source: Tensor, features: int) -> None:
     """Raise an error unless the source consists of feature vectors, B S F, with F = `features` numbers each."""
     if source.dim() != 3 or source.shape[-1] != features:
         raise UserError(
-            f"this model reads sources of shape batch × length × {features}, vectors of {features} features each, but "
-            f"got the shape {' × '.join(map(str, source.shape))}: compute the features as for its training"
+            f"this model reads batches of shape batch × length × {features} (vectors of {features} numbers), but got "
+            f"the shape {' × '.join(map(str, source.shape))}: compute the features as for its training"
         )
 
 
@@ -312,8 +312,8 @@ class FrameEmbedding(SourceEmbedding):
             )
         if not spec.projection and not (num_layers or spec.full_rate_layer):
             raise UserError(
-                "frames that are neither convolved nor projected do not have the width of the model: set stride to 2 "
-                "or more, or full_rate_layer or projection to true"
+                "the source vectors need a convolution or a projection to the width of the model: set "
+                "system.settings.stride to 2 or more, or full_rate_layer or projection to true"
             )
         self.features, self.stride = spec.features, spec.stride
         self.activation = ACTIVATIONS[spec.activation]

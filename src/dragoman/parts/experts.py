@@ -135,8 +135,8 @@ class NoisyTopKRouter(Router):
         super().__init__(dim, num_experts, top_k)
         if top_k == 1 < num_experts:
             raise UserError(
-                "noisy top-k gating needs at least two experts per token, because a single gate is always 1 and the "
-                "router learns nothing from it: set system.settings.experts_per_token to 2 or more"
+                "noisy top-k gating needs at least two experts per token, because the gate of a single expert is "
+                "always 1, so that the router learns nothing: set system.settings.experts_per_token to 2 or more"
             )
         self.weight, self.noise_weight = (nn.Parameter(torch.zeros(num_experts, dim)) for _ in range(2))
         self.importance_loss_weight, self.load_loss_weight = spec.importance_loss_weight, spec.load_loss_weight
@@ -241,8 +241,8 @@ class ExpertsMixer(Mixer):
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
             raise UserError(
-                f"each token is processed by system.settings.experts_per_token experts, from 1 to all "
-                f"{spec.num_experts} (system.settings.experts), but it is {spec.top_k}: change one of the two"
+                "system.settings.experts_per_token, the number of experts that process a token, must be from 1 to "
+                f"system.settings.experts, which is {spec.num_experts}, but is {spec.top_k}: change one of the two"
             )
         self.router = spec.gating.build_router(dim, spec.num_experts, spec.top_k)
         self.experts = nn.ModuleList(build_part(spec.expert, dim, Mixer) for _ in range(spec.num_experts))

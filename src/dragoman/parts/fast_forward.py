@@ -166,8 +166,8 @@ class FastForwardDecoderMixer(Mixer):
         bottom = RecurrentDecoder(
             cell="lstm",
             layers=1,
-            context=spec.context,
-            attends="before",  # the step of the cell
+            context=spec.context,  # computes c_t from the source, by default with additive attention
+            attends="before",  # the query is the state before the step, s_{t−1}
             feedback="context",  # c_t is an input of the cell
             initial_state=FromZero(),
         )

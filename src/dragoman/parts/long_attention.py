@@ -107,7 +107,10 @@ class LocalAttention(Spec):
     def build(self, dim: int) -> LocalAttentionMixer:
         """Create the layer for vectors of width `dim`."""
         if self.block_size < 1:
-            raise UserError(f"block_size of LocalAttention must be at least 1, but is {self.block_size}: raise it")
+            raise UserError(
+                f"block_size of LocalAttention, a number of tokens, must be at least 1, but is {self.block_size}: "
+                "raise it"
+            )
         return LocalAttentionMixer(self, dim)
 
 
@@ -125,7 +128,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         self.same_block = Block(spec.block_size)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """Create empty caches for keys and values of one block of tokens, B block H E each: the current one of a row.
+        """Create empty caches for keys and values of one block, B block H E each: that which each row has reached.
 
         They have dtype and device of `like`; `max_length` does not matter.
         """
@@ -245,7 +248,7 @@ class CompressedAttention(Spec):
         """Create the layer for vectors of width `dim`."""
         if self.kernel < 1 or self.stride < 1:
             raise UserError(
-                f"kernel and stride of CompressedAttention must be at least 1, but are {self.kernel} and "
+                f"kernel and stride of CompressedAttention, in tokens, must be at least 1, but are {self.kernel} and "
                 f"{self.stride}: raise them"
             )
         return CompressedAttentionMixer(self, dim)

@@ -118,13 +118,15 @@ class Memory:
     encoder_inputs: Tensor | None = None  # B S D: embeddings with positions, input of the first encoder layer
     final_state: State | None = None  # final state of a recurrent encoder: hidden (and cell), B L D
     copied_tokens: Tensor | None = None  # B S: target token as which a position can be copied, −1 for none
-    auxiliary_losses: tuple[Tensor, ...] = ()  # of the encoder
+    auxiliary_losses: tuple[Tensor, ...] = ()  # of the encoder, one number each for the whole batch
     projections: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # for decoding: path → project_memory()
 
     def select_rows(self, rows: Tensor) -> Memory:
         """Return the encoded source of each of R rows: `rows` (R) are numbers of sources in the batch, and may repeat.
 
-        The batch must be padded, not packed. `projections` are left out: layers compute them anew.
+        The batch must be padded, not packed. `copied_tokens` are the target tokens as which source tokens can be copied
+        (−1: none). `auxiliary_losses` stay those of the whole batch. `projections` are left out: layers compute them
+        anew.
         """
         lengths = self.layout.lengths
         return Memory(
@@ -278,7 +280,7 @@ class Mixer(nn.Module):
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create the state, such as key–value caches, to decode `batch` rows of up to `max_length` tokens.
 
-        Its tensors have dtype and device of `like`. This base class has none.
+        Its tensors have dtype and device of `like`. This base class has no state.
         """
         return {}
 

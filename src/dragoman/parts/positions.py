@@ -191,7 +191,7 @@ class Learned(Spec):
     max_length: int = 1024
 
     def build(self, dim: int) -> LearnedPosition:
-        """Create the table of vectors of width `dim`."""
+        """Create the table of vectors of width `dim`, one for each of `max_length` positions."""
         return LearnedPosition(dim, self.max_length)
 
 
@@ -232,8 +232,8 @@ class Concatenated(Spec):
         """Create the position encoding for embeddings that are `dim` wide together with their positions."""
         if not 0 < self.dim < dim:
             raise UserError(
-                f"concatenated positions need at least 1 and less than all {dim} dimensions of the stack's input, but "
-                f"have {self.dim}: set position_dim to a number from 1 to {dim - 1}"
+                f"position_dim, the number of the {dim} embedding dimensions that hold the position, must be from 1 to "
+                f"{dim - 1}, but is {self.dim}: change it"
             )
         return ConcatenatedPosition(build_part(self.position, self.dim, Position), self.dim)
 
@@ -374,9 +374,9 @@ class BucketedBias(Position):
         self.buckets = spec.buckets // 2 if spec.bidirectional else spec.buckets  # per direction
         if self.buckets < 2 or spec.max_distance <= self.buckets // 2:
             raise UserError(
-                "relative position biases need at least 2 buckets per direction and a max_distance above half of them, "
-                f"but have {self.buckets} buckets per direction and max_distance={spec.max_distance}: raise "
-                "position_buckets or max_distance"
+                "relative position biases need at least 2 buckets of distances per direction, and a max_distance "
+                f"above half of the buckets, but have {self.buckets} buckets per direction and "
+                f"max_distance={spec.max_distance}: raise position_buckets or max_distance"
             )
         self.table = nn.Embedding(spec.buckets, spec.heads)
 
@@ -452,8 +452,8 @@ class ShawKeys(Position):
         """
         if query.shape[-1] != self.dim:
             raise UserError(
-                f"Shaw positions have width {self.dim}, but the heads have {query.shape[-1]}: set them as the position "
-                "of the attention, not of the stack"
+                f"the Shaw position vectors have width {self.dim}, but the attention heads have width "
+                f"{query.shape[-1]}: set Shaw as the position of attention layers, not of a stack of layers"
             )
         scores = query @ self.keys.weight.to(query.dtype).T  # B H T (2·clip + 1): by distance
         index = self.index(positions, key_positions)

@@ -518,8 +518,9 @@ def build_cells(
         return CELLS[kind](inputs, dim, layers=layers, dropout=dropout, bidirectional=bidirectional)
     if CELLS[kind] is not LSTMCells or cell_dim <= dim:
         raise UserError(
-            f"cell_dim is the number of cells of an LSTM whose output is projected to fewer numbers, {dim} here, but "
-            f"it is {cell_dim}, and the cell {kind!r}: raise cell_dim or leave it out, and set the cell to 'lstm'"
+            f"cell_dim, the number of cells of an LSTM whose output is projected to {dim} numbers, must be above "
+            f"{dim}, but cell_dim is {cell_dim} and the cell is {kind!r}: raise cell_dim or leave it out, and set the "
+            "cell to 'lstm'"
         )
     return ProjectedLSTMCells(
         inputs, dim, layers=layers, dropout=dropout, bidirectional=bidirectional, cell_dim=cell_dim

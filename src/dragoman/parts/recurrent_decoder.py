@@ -119,9 +119,9 @@ class CopiedInitialState(InitialState):
         decoder_shapes = {name: [*value.shape[1:]] for name, value in zero.items()}
         if encoder_shapes != decoder_shapes:
             raise UserError(
-                "a decoder that starts from the encoder's final state needs the same cell, number of layers and width, "
-                f"but the encoder's states have the shapes {encoder_shapes}, the decoder's {decoder_shapes}: set "
-                "these to the same in both"
+                "a decoder that starts from the encoder's final state needs the same cell, number of layers and "
+                f"width, but the encoder's states have the shapes {encoder_shapes} and the decoder's {decoder_shapes}: "
+                "use the same settings for both"
             )
         return final
 
@@ -180,7 +180,7 @@ class FromSummary(Spec):
     summary: Spec = field(default_factory=BackwardState)
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        """Create tanh(W v) for `layers` layers of width `dim`, v being the summary of the source."""
+        """Create the module that computes tanh(W v) for `layers` layers of width `dim` from the source's summary v."""
         return ProjectedInitialState(build_part(self.summary, dim, Summary), layers=layers, dim=dim)
 
 
@@ -189,9 +189,9 @@ class FromContext(Spec):
     """s_0 = tanh(W c), c being a fixed context (Cho et al. 2014, §A.1.2)."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        """Create tanh(W v) for `layers` layers of width `dim`, v being the source vector that the decoder always reads.
+        """Create the module that computes tanh(W v) for `layers` layers of width `dim`.
 
-        It is that of the decoder's fixed context, so that no summary is computed for v.
+        v is the source vector that the decoder reads at every step (its fixed context): no other summary is computed.
         """
         return ProjectedInitialState(summary=None, layers=layers, dim=dim)
 

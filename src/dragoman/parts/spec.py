@@ -42,8 +42,8 @@ def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
     part = spec if isinstance(spec, kind) or type(spec).build is Spec.build else spec.build(dim)
     if not isinstance(part, kind):
         raise UserError(
-            f"the description of the model has a {type(spec).__name__} in a place that needs a {kind.__name__}: "
-            "replace it by one"
+            f"the description of the model has a {type(spec).__name__} in a place that needs a {kind.__name__}: put a "
+            f"{kind.__name__} there"
         )
     return part
 
@@ -99,7 +99,7 @@ def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
 def check_type(name: str, value: Any, hint: Any) -> None:
     """Raise an error that names the setting `name` if its value does not have the annotated type `hint`."""
     if not _fits(value, hint):
-        raise UserError(f"{name} {_type_problem(value, hint)}")
+        raise UserError(f"{name} must be {_readable(hint)}, but is {value!r}")
 
 
 def _type_problem(value: Any, hint: Any) -> str:

@@ -230,6 +230,22 @@ class StackMixer(LayerSequence):
         blocks = enumerate(self.layers.children())
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
+    def layer_numbers(self) -> dict[str, int]:
+        """Return the number, from 1, of the layer to which each part belongs, by the name of the part.
+
+        Every block begins a layer, and within a block every part with a title that the layer has already: attention,
+        feed-forward, attention, feed-forward are two layers.
+        """
+        numbers: dict[str, int] = {}
+        number, current_block, titles = 0, "", set[str]()
+        for name, part in self.named_layers():
+            block = name.partition(".")[0]
+            if block != current_block or part.title in titles:
+                number, current_block, titles = number + 1, block, set()
+            titles.add(part.title)
+            numbers[name] = number
+        return numbers
+
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create the states of all layers for `batch` rows of up to `max_length` tokens.
 

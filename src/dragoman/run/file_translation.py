@@ -216,7 +216,8 @@ class _PartialOutput:
             self._lock()
             if self._partial_bytes() and not resume and not overwrite:
                 raise UserError(
-                    f"{self.part} is a partial output: resume it with --resume, or start again with --overwrite"
+                    f"{self.part} holds the first part of an interrupted translation: resume it with --resume, or "
+                    "start again with --overwrite"
                 )
             self.progress, journal_bytes = self._read_journal(fingerprint) if resume else (FileProgress(), 0)
             self.journal.truncate(journal_bytes)
@@ -253,11 +254,15 @@ class _PartialOutput:
             header = json.loads(first_line if first_line.endswith(b"\n") else b"")
             version = header.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError):
-            raise UserError(f"{self.journal_path} is missing or damaged: start again with --overwrite") from None
+            raise UserError(
+                f"{self.journal_path}, which records the progress of an interrupted translation, is missing or "
+                "damaged: start again with --overwrite"
+            ) from None
         if version != JOURNAL_VERSION:
             raise UserError(
-                f"{self.journal_path} has format version {version!r}, but this version of dragoman needs "
-                f"{JOURNAL_VERSION}: start again with --overwrite, or resume with the version that wrote it"
+                f"{self.journal_path}, which records the progress of an interrupted translation, has format version "
+                f"{version!r}, but this version of dragoman needs {JOURNAL_VERSION}: start again with --overwrite, or "
+                "resume with the version that wrote it"
             )
         for name in {**header, **fingerprint}:
             if header.get(name) != fingerprint.get(name):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.data import BatchRow
 from dragoman.data.batching import batch_by_length
-from dragoman.data.data_formats import encode_words
+from dragoman.data.data_formats import encode_text_lists
 from dragoman.errors import UserError
 from dragoman.objectives.denoising import sentinel_ids
 from dragoman.objectives.objective import Infilling
@@ -86,13 +86,13 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
         raise run.usage_error("tag")
     if run.target_tokenizer is run.source_tokenizer:  # no tokenizer of its own that holds the names of labels
         raise UserError(
-            f"the model in {run.folder} predicts labels without names: train a tagger from it ('dragoman train "
-            "--start-from') on words and their tags"
+            f"the model in {run.folder} predicts labels that have no names, so that it cannot tag words: train a "
+            "tagger from it ('dragoman train --start-from') on words and their tags"
         )
     sentences = [text.split() for text in texts]
     normalizer = TextNormalizer.from_settings(run.config.text)
     normalized = [[normalizer.normalize_words(word) for word in words] for words in sentences]
-    word_tokens = encode_words(normalized, run.source_tokenizer)
+    word_tokens = encode_text_lists(normalized, run.source_tokenizer)
     max_tokens, prefix_length = max_source_tokens(run), len(run.framing.source_prefix)
     results = [TaggedSentence(words=[], tags=[], probabilities=[])] * len(texts)  # remains for empty texts
     nonempty = [i for i, words in enumerate(sentences) if words]  # indices of the texts with words
@@ -214,7 +214,7 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
     if (max_gaps := max(gap_counts, default=0)) > len(sentinels):
         raise UserError(
             f"a text has {max_gaps:,} gaps, but the model can fill at most {len(sentinels):,} gaps of one text: split "
-            "the text"
+            "the text (a gap is written as <mask>)"
         )
     with_gaps = [n for n, count in enumerate(gap_counts) if count]
     sources = [encode_with_sentinels(tokenizer, texts[n], sentinels) for n in with_gaps]
@@ -259,7 +259,8 @@ def _decode_sources(run: Run, sources: Sequence[list[int]], search: Beam) -> Ite
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows
     for batch in batch_by_length([len(ids) for ids in sources], batch_tokens) if sources else []:
         source, lengths = run.pad_batch([frame_source(run, sources[n]) for n in batch])
-        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))  # keys, which seed sampling, are unused
+        # the keys seed sampling, which a beam search does not do
+        request = SearchRequest(source, lengths, keys=torch.from_numpy(batch))
         yield from zip(batch.tolist(), search.decode(run, request))
 
 
@@ -348,7 +349,8 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
     """
     if tokenizer.mask is None:
         raise UserError(
-            "gaps cannot be filled, because the run's tokenizer has no mask token: use a run of a masked language model"
+            "gaps (<mask>) cannot be filled, because the run's tokenizer has no mask token: use a run of a masked "
+            "language model"
         )
     return tokenizer.encode_masked(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK)
 

@@ -38,7 +38,8 @@ class InferenceWeights:
         device_type = torch.device(device).type
         if weights == "int8" and device_type != "cpu":
             raise UserError(
-                f"int8 weights need a CPU, but the run is on the device {device}: load it on the device 'cpu'"
+                f"int8 weights need a CPU, but the run is on the device {device}: load it with --device cpu (in "
+                "Python: device='cpu')"
             )
         if weights == "bfloat16" and device_type == "cpu":
             raise UserError("bfloat16 weights need a GPU, but the run is on a CPU: use float32 or int8 weights")

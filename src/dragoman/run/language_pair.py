@@ -38,7 +38,7 @@ def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
         return Path(argument), None
     if not (match := PAIR.fullmatch(pair)):
         raise UserError(
-            f"{argument!r} is not of the form RUN=SOURCE-TARGET: give the run folder and its languages, as in "
+            f"{argument!r} is not of the form RUN=SOURCE-TARGET: give the run folder and its language pair, such as "
             "'runs/my-run=en-de'"
         )
     return Path(folder), LanguagePair(*(code.lower() for code in match.groups()))
@@ -70,8 +70,8 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
         if source in TWO_LETTER_CODES and target in TWO_LETTER_CODES:
             return LanguagePair(source, target)
     raise UserError(
-        f"the languages of the run {run.folder} are unknown: add source and target language to the name of the run, as "
-        f"in {run.folder}=en-de"
+        f"the source and target language of the run {run.folder} are unknown: append them to the run folder, as in "
+        f"{run.folder}=en-de"
     )
 
 

@@ -184,7 +184,8 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
     if target_ids is None:
         if source_ids is None or run.model.can_generate:
             raise UserError(
-                "logits() needs target_ids, and unless the model is decoder-only also source_ids: give both"
+                "logits() needs target_ids for a model with a decoder, and source_ids for a model with an encoder: "
+                "give the missing argument"
             )
         source_ids = source_ids.to(run.device)
         source, lengths, order = _move_padding_right(source_ids, source_ids != pad)

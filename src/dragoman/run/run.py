@@ -342,13 +342,13 @@ class Run:
         own_framing, other_framing = (run.model_framing.without_default_languages() for run in (self, other))
         if own_tokenizers != other_tokenizers or own_framing != other_framing:
             raise UserError(
-                f"{other.folder} has another vocabulary than {self.folder}, but {reason}: use runs that were trained "
-                "on the same text, with other seeds or systems"
+                f"{other.folder} has another vocabulary than {self.folder}, but {reason}: use runs with the same "
+                "tokenizer and special tokens, such as runs trained on the same text with other seeds or systems"
             )
         if self.model.source_features != other.model.source_features:
             raise UserError(
                 f"{other.folder} and {self.folder} read different sources (text, or feature vectors of different "
-                f"sizes), but {reason}: use runs with equal sources"
+                f"sizes), but {reason}: use runs that read the same kind of sources"
             )
         if self.model.source_features is not None and self.config.features != other.config.features:
             raise UserError(
@@ -357,8 +357,8 @@ class Run:
             )
         if self.device != other.device:
             raise UserError(
-                f"{other.folder} is on the device {other.device}, but {self.folder} on {self.device}: load both runs "
-                "on the same device"
+                f"{other.folder} is on the device {other.device}, but {self.folder} is on {self.device}: load both "
+                "runs on the same device"
             )
 
     # ---- translation and generation
@@ -411,7 +411,7 @@ class Run:
             if values is not None and len(values) != len(texts):
                 raise UserError(
                     f"the argument {argument} must have one entry for each of {len(texts)} texts, but has "
-                    f"{len(values)}: give as many"
+                    f"{len(values)} entries: give as many entries as texts"
                 )
         stream = self.with_languages(source_language, target_language).translate_stream(
             texts,
@@ -808,8 +808,8 @@ class Run:
             return texts
         if not self.source_tokenizer.features:
             raise UserError(
-                f"the run {self.folder} was trained without features such as 'V;PST' after its sources: leave out the "
-                "features"
+                f"the run {self.folder} was trained without source features (labels such as 'V;PST' for each source): "
+                "leave out the argument features"
             )
         return join_features([str(text) for text in texts], features)
 

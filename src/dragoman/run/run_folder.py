@@ -114,9 +114,12 @@ def select_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or mps") from None
+        raise UserError(f"unknown device {name!r}: use auto, cpu, cuda, cuda:N or mps") from None
     if not _available_devices().get(device.type, True):  # other types, such as cpu, are not GPUs
-        raise UserError(f"the device {device.type} was requested, but no GPU is available: use --device cpu")
+        raise UserError(
+            f"the device {device.type} was requested, but no GPU is available: use --device cpu (in Python: "
+            "device='cpu')"
+        )
     return device
 
 

@@ -138,15 +138,17 @@ def choose_search(
     """Decode sentences with several beam sizes and length penalties, and choose the best by a metric.
 
     Settings are compared by their advantage over the default minus one standard error, so that chance does not decide.
-    Of all settings within 0.25 points of the best, the smallest beam is chosen, and of these the default length
-    penalty.
+    Those count as equally good that are at most 0.25 points (of a metric up to 100) below the best by
+    this measure. Of these, the smallest beam is chosen, with the default length penalty if that is among them, or else
+    with the best.
 
     Args:
         run: the run, whose other search settings are used.
         sources: sentences that were not trained on.
         references: the reference translations of each of them.
         metric: a metric of texts; better may be higher or lower.
-        tag: corpus tag of all sentences, or one for each.
+        tag: the corpus to which all sentences belong, or that of each, by the name of its tag: a token before the
+            source, if the run was trained with tagged corpora. None: the run's first tag, if it has tags.
         names: the settings to choose, "search.beam_size" and "search.length_penalty" or one of them; by default those
             that the user has not set.
     """

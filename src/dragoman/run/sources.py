@@ -114,7 +114,8 @@ def tag_ids(run: Run, count: int, tag: Tag | None) -> list[list[int]]:
         if tag_tokens:
             raise unknown_name("corpus tag", unknown[0], tag_tokens)
         raise UserError(
-            f"the run {run.folder} was trained without corpus tags (data.corpus_tags): leave out --corpus-tag"
+            f"the run {run.folder} was trained without corpus tags (data.corpus_tags: a token before each source that "
+            "names its corpus): leave out --corpus-tag"
         )
     return [[tag_tokens[name]] if name else [] for name in names]
 
@@ -152,8 +153,8 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
     texts = [text for source in sources if isinstance(text := normalize_source(run, source), str)]
     if len(texts) < len(sources):
         raise UserError(
-            f"the run {run.folder} reads text, but a source is an array of feature vectors: use a run that was trained "
-            "on images or speech"
+            f"the run {run.folder} reads text, but a source is an array of feature vectors: give text, or use a run "
+            "that was trained on images or speech"
         )
     if not run.is_dialogue:
         feature_ids, texts = encode_features(run, texts)
@@ -162,8 +163,8 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
         return [[*tag_id, *features, *tokens] for tag_id, features, tokens in by_source]
     if any(text.count("\t") % 2 for text in texts):  # n tabs separate n + 1 turns
         raise UserError(
-            "a dialogue must end with the user's turn, to which the model replies, but has an even number of turns: "
-            "give an odd number of turns, separated by tabs"
+            "a dialogue must end with a turn of the user, to which the model replies, but has an even number of "
+            "turns: give an odd number of turns, separated by tabs"
         )
     dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)  # token ids of each turn
     ids_and_labels = [encode_dialogue(turns, run.framing) for turns in dialogues]
@@ -205,7 +206,8 @@ def detect_languages(run: Run, sources: Sequence[NDArray[Any]]) -> list[str]:
     codes = run.model_framing.languages
     if codes is None or not codes.detected:
         raise UserError(
-            f"the run {run.folder} cannot recognize the language of a recording: give the languages (--from, --to)"
+            f"the model in {run.folder} cannot detect the language of a recording: name the languages with --from and "
+            "--to"
         )
     names, ids = list(codes.ids), list(codes.ids.values())  # language codes, and their token ids
     results = [""] * len(sources)

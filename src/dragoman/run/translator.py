@@ -82,8 +82,9 @@ class Translator:
             self.replacer = UnknownWordReplacer(run.source_tokenizer, run.target_tokenizer, dictionary)
             if exclude:
                 raise UserError(
-                    "phrases to exclude cannot be combined with a dictionary for unknown words, because these are "
-                    "replaced after the search: use only one of the two"
+                    "phrases to exclude cannot be combined with a dictionary for unknown words, because the "
+                    "dictionary is applied after the search and could insert an excluded phrase: use only one of the "
+                    "two"
                 )
         # feature vectors (images, speech) have no words; a replacer of unknown words computes the alignment itself
         self.align = alignment and self.replacer is None and run.model.source_features is None
@@ -116,8 +117,8 @@ class Translator:
             return self._stream(texts, first_index, self.tag, prefixes, include)
         if prefixes is not None or include is not None:
             raise UserError(
-                "prefixes and phrases to include do not work if texts are split into sentences: leave them out, or "
-                "--split-sentences"
+                "target prefixes and phrases to include apply to whole texts, but the texts are split into sentences: "
+                "leave them out, or --split-sentences"
             )
         return self._stream_split(texts, first_index)
 
@@ -298,8 +299,8 @@ class Translator:
         for text, translation, tag_id in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError(
-                    "unknown words cannot be replaced by source words, because this run reads feature vectors: leave "
-                    "out --dictionary and --copy-unknown"
+                    "unknown words cannot be replaced by source words, because this run reads feature vectors (images "
+                    "or speech): leave out --dictionary and --copy-unknown"
                 )
             if not text.strip() or translation.copied:
                 yield translation
@@ -314,7 +315,8 @@ class Translator:
                 if attention is None:
                     raise UserError(
                         f"unknown words cannot be replaced by source words, because the model in {run.folder} has no "
-                        "attention, by which they are aligned: leave out --dictionary and --copy-unknown"
+                        "attention, by which they are aligned with the source: leave out --dictionary and "
+                        "--copy-unknown"
                     )
                 attention_to_text = attention[0][:, len(tag_id) + len(features) :]  # T S, without tag and features
                 new_text, alignment = replacer.replace(text, target_ids, attention_to_text)
@@ -383,7 +385,8 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, fir
     if max_new_tokens is not None and int(max_new_tokens) < 1:
         max_tokens = longest + int(max_new_tokens) - 1  # so that one new token is possible
         raise UserError(
-            f"a prompt has {longest:,} tokens, but the model can continue at most {max_tokens:,}: shorten it"
+            f"a prompt has {longest:,} tokens, but the model can only continue prompts of at most {max_tokens:,} "
+            "tokens: shorten the prompt"
         )
     results = [Translation(text="", score=0.0)] * len(prompts)  # replaced below
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)  # a beam takes several rows

@@ -149,22 +149,23 @@ class BeamSearch(Strategy):
         )
         return replace(beam, finished=finished)
 
-    def _add_truncated(
-        self, buffer: HypothesisBuffer, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor
+    def _record_truncated(
+        self, truncated: HypothesisBuffer, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor
     ) -> HypothesisBuffer:
-        """Return `buffer` with the live hypotheses of those sources that reach their length limit in this step.
+        """Return `truncated` with the live hypotheses of those sources that reach their length limit in this step.
 
-        The entries of other sources do not change. `scores` (B K) are log p of the hypotheses, `parents` (B K) the
-        indices of those that they continue. `state.step` is still that before this step, but `state.output_tokens`
-        already contain its tokens.
+        `truncated` is a buffer of hypotheses that this limit cuts off; finished ones are in another buffer. The K
+        entries of a source are unused until it reaches its limit, which it does only once; those of other sources do
+        not change. `scores` (B K) are log p of the hypotheses, `parents` (B K) the indices of those that they continue.
+        `state.step` is still that before this step, but `state.output_tokens` already contain its tokens.
         """
         at_limit = (state.max_length == state.step + 1)[:, None]
         normalized = self._normalize(state, beam, scores, parents)
         return HypothesisBuffer(
-            normalized_scores=torch.where(at_limit, normalized, buffer.normalized_scores),
-            scores=torch.where(at_limit, scores, buffer.scores),
-            lengths=torch.where(at_limit, state.max_length[:, None], buffer.lengths),
-            tokens=torch.where(at_limit[..., None], state.output_tokens, buffer.tokens),
+            normalized_scores=torch.where(at_limit, normalized, truncated.normalized_scores),
+            scores=torch.where(at_limit, scores, truncated.scores),
+            lengths=torch.where(at_limit, state.max_length[:, None], truncated.lengths),
+            tokens=torch.where(at_limit[..., None], state.output_tokens, truncated.tokens),
         )
 
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
@@ -172,7 +173,7 @@ class BeamSearch(Strategy):
 
         `scores` (B K) are log p of the hypotheses, `parents` (B K) the indices of those that they continue.
         """
-        return replace(beam, truncated=self._add_truncated(beam.truncated, state, beam, scores, parents))
+        return replace(beam, truncated=self._record_truncated(beam.truncated, state, beam, scores, parents))
 
     def _continue(
         self, state: SearchState, beam: BeamState, scores: Tensor, tokens: Tensor, parents: Tensor

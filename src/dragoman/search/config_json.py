@@ -36,7 +36,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
     """
     if not isinstance(data, dict):
         raise UserError(
-            f"{where} must be a JSON object such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}: correct it"
+            f'{where} must be a JSON object such as {{"kind": "Beam", "size": 5}}, but is {data!r}: correct it'
         )
     try:
         search = from_dict(_rename_stopping_settings(data), classes=CONFIG_KINDS, what="search")

@@ -90,8 +90,8 @@ class Beam(TokenSearch):
             raise unknown_name("length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
         if self.n_best > self.size:
             raise UserError(
-                f"a beam of {self.size} hypotheses cannot return the {self.n_best} best: use a larger beam, or ask for "
-                "fewer"
+                f"a beam of {self.size} hypotheses cannot return the {self.n_best} best hypotheses: raise the beam "
+                f"size to {self.n_best}, or lower n_best to {self.size}"
             )
         # types are compared too, because 1 == True
         if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in STOPPING_RULES):
@@ -170,15 +170,16 @@ class Beam(TokenSearch):
         num_tokens = vocab_size - len(special_tokens.suppressed) - 1
         if self.size > num_tokens:
             raise UserError(
-                f"a beam of {self.size} hypotheses is larger than the vocabulary of {num_tokens} tokens: set the beam "
-                f"size to {num_tokens} or less"
+                f"a beam of {self.size} hypotheses is larger than the vocabulary of {num_tokens} tokens (special "
+                f"tokens not counted): set the beam size to {num_tokens} or less"
             )
         # forced tokens that do not count in the length: only known from the run
         eos, config = special_tokens.eos, replace(self, prompt_length=special_tokens.prompt_length)
         if has_required_phrases:
             if self.num_groups > 1:
                 raise UserError(
-                    "required phrases do not work with diverse beam search: set num_groups to 1, or remove the phrases"
+                    "required phrases do not work with diverse beam search (num_groups above 1): set num_groups to 1, "
+                    "or remove the phrases"
                 )
             return ConstrainedBeam(config, eos)
         if self.num_groups > 1:
@@ -263,5 +264,7 @@ class Sample(TokenSearch):
         Required phrases are a UserError. `vocab_size` is unused: any vocabulary can be sampled from.
         """
         if has_required_phrases:
-            raise UserError("required phrases need beam search, but the search is sampling: use Beam")
+            raise UserError(
+                "required phrases need beam search, but the search is sampling: use Beam, or remove the phrases"
+            )
         return Sampling(self, special_tokens.eos)

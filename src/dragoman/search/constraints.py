@@ -122,8 +122,8 @@ class Constraints:
             for length, limit in zip(prefix_lengths.tolist(), (max_lengths - 1 - num_forced).tolist()):
                 if length > limit:
                     raise UserError(
-                        f"a target prefix has {length:,} tokens, but the translation may have at most {limit:,}: "
-                        "shorten the prefix, or raise length_limit.max (search.max_target_length)"
+                        f"a target prefix has {length:,} tokens, but the translation may have at most {limit:,} within "
+                        "its length limit: shorten the prefix, or raise length_limit.max (search.max_target_length)"
                     )
             width = max(1, int(prefix_lengths.max()))  # a tensor without columns could not be read from
             # 0 for each forced token, which the engine generates whatever the prefix, then the prefix and padding

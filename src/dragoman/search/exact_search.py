@@ -69,9 +69,15 @@ class ExactSearch(SearchConfig):
         Sources are searched one after the other, by branch and bound that begins with the result of a beam search.
         """
         if len(run.models) > 1:
-            raise UserError("exact search works with a single model, but this is an ensemble: use Beam, or one run")
+            raise UserError(
+                "exact search works with a single model, but this is an ensemble: use the search Beam, or one run of "
+                "the ensemble"
+            )
         if request.constraints:
-            raise UserError("exact search does not support prefixes, required or forbidden phrases: use Beam")
+            raise UserError(
+                "exact search does not support prefixes, required or forbidden phrases: leave them out, or use the "
+                "search Beam"
+            )
         # tokens that can continue a prefix (not EOS), which a beam must not outnumber
         num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1
         beam = Beam(
@@ -153,13 +159,13 @@ class BranchAndBound:
         result = self.best or self.initial
         if result is None and bounds:
             raise UserError(
-                f"exact search found no target that ends within {self.expansions:,} expanded prefixes: raise "
-                "max_expansions"
+                f"exact search found no target that ends with EOS within the maximum of {self.expansions:,} expanded "
+                "prefixes: raise max_expansions"
             )
         if result is None:
             raise UserError(
-                f"exact search found no target that ends within {self.max_length} tokens: raise length_limit.max of "
-                "the search"
+                f"exact search found no target that ends within {self.max_length} tokens, EOS included: raise "
+                "length_limit.max of the search"
             )
         self.upper_bound = max([-np.inf if self.best is None else self.best.normalized_score, *bounds])
         return result._replace(proven_optimal=self.best is not None and not bounds)

@@ -69,8 +69,7 @@ class PhraseAutomaton:
         for phrase in required:
             if self.occurs_in(phrase):
                 raise UserError(
-                    f"the required phrase {phrase!r} contains a forbidden phrase: require another phrase, or do not "
-                    "forbid this one"
+                    f"the required phrase {phrase!r} contains a forbidden phrase: change one of the two phrases"
                 )
 
     def unicode_classes(self) -> tuple[Ints, Ints]:
@@ -94,8 +93,8 @@ class PhraseAutomaton:
         for phrase in plain:
             if not phrase or "\ufffd" in phrase:
                 raise UserError(
-                    f"the forbidden phrase {phrase!r} is empty or contains U+FFFD, which stands for undecodable bytes: "
-                    "give words"
+                    f"the forbidden phrase {phrase!r} is empty or contains U+FFFD, the mark of bytes that are not "
+                    "UTF-8: give a phrase of words"
                 )
         characters = sorted({*"".join(plain)} - {" "})
         alphabet = {character: number for number, character in enumerate(characters, SPACE + 1)}

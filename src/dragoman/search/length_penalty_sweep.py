@@ -33,8 +33,9 @@ class LengthPenaltySweep(Beam):
         super().__post_init__()
         if not self.supports(self):
             raise UserError(
-                "several length penalties at once need a beam of 2 or more with early_stopping 'never' or 'steps', "
-                "rank_unfinished 'last' and one group: search for each length penalty separately"
+                "searching for several length penalties at once needs a beam size of 2 or more, early_stopping "
+                "'never' or 'steps', rank_unfinished 'last' and num_groups 1: change these settings, or search for "
+                "each length penalty separately"
             )
 
     @staticmethod

@@ -90,9 +90,10 @@ class MinimumBayesRisk(SearchConfig):
         `candidates` and `references` are texts, `reference_scores` are log p(y|x) of the references.
         """
         if not candidates or not references:
+            missing = "references" if candidates else "candidates"
             raise UserError(
-                "minimum Bayes risk needs at least one candidate and one reference for each source, but one of its "
-                "searches found none: change its settings candidates or references"
+                "minimum Bayes risk needs at least one candidate and one reference for each source, but its search "
+                f"for {missing} found none for a source: change this search"
             )
         weights = self.reference_weights(reference_scores)
         expected = expected_utilities(

@@ -163,7 +163,8 @@ class ProbabilityTable:
     def open_run(self, other: Any, reverse: bool = False) -> Any:
         """Raise a UserError: searches that need another run, such as a draft model, do not work with a table."""
         raise UserError(
-            "a probability table cannot be combined with other models: use the search Beam, ExactSearch or Sample"
+            "a probability table replaces the model and cannot be combined with other models, such as a draft model: "
+            "use the search Beam, ExactSearch or Sample"
         )
 
     def check_same_vocabulary(self, other: Any, reason: str) -> None:

@@ -78,7 +78,8 @@ def check_phrases_fit(phrases: RequiredPhraseTensors, max_lengths: Tensor, force
         if length > limit:
             raise UserError(
                 f"the required phrases of a source have {length} tokens, but its target may have at most "
-                f"{max(0, limit)}: require fewer phrases, or raise length_limit.max (search.max_target_length)"
+                f"{max(0, limit)} within the length limit: require fewer phrases, or raise length_limit.max "
+                "(search.max_target_length)"
             )
 
 
@@ -182,7 +183,7 @@ class ConstrainedBeam(BeamSearch):
         assert state.constraints.required is not None
         complete = contains_all(state.constraints.required, beam.occurrences)
         truncated, incomplete = (
-            self._add_truncated(buffer, state, beam, scores.masked_fill(~rows, -torch.inf), parents)
+            self._record_truncated(buffer, state, beam, scores.masked_fill(~rows, -torch.inf), parents)
             for buffer, rows in ((beam.truncated, complete), (beam.incomplete, ~complete))
         )
         return replace(beam, truncated=truncated, incomplete=incomplete)
@@ -280,8 +281,9 @@ def allocate(scores: Tensor, bank: Tensor, count: int) -> Tensor:
     """Return the indices (B K, 0 … N−1) of the `count` (K) candidates of each source that are selected for the beam.
 
     These are the best candidate of each bank, then the second best of each, and so on; in each round the banks with
-    higher numbers come first. A bank is the set of candidates with the same number in `bank` (B N). Candidates are
-    compared by `scores` (B N); those with score −∞ are selected last.
+    higher numbers come first. A bank is the set of candidates with the same number in `bank` (B N), which is how many
+    tokens of required phrases they contain. Candidates are compared by `scores` (B N); those with score −∞ are selected
+    last.
     """
     order = scores.argsort(dim=-1, descending=True, stable=True)  # then by bank: sorted by bank and score
     order = order.gather(1, bank.gather(1, order).argsort(dim=-1, descending=True, stable=True))
@@ -290,7 +292,7 @@ def allocate(scores: Tensor, bank: Tensor, count: int) -> Tensor:
     # whether each candidate, in this order, is the first of its bank
     starts = torch.cat((torch.ones_like(banks[:, :1], dtype=torch.bool), banks[:, 1:] != banks[:, :-1]), 1)
     rank = index - torch.where(starts, index, 0).cummax(1).values  # within the bank
-    priority = (rank << 32) - banks  # lowest first: by rank, then by bank, the fullest first
+    priority = (rank << 32) - banks  # lowest first: by rank, then by bank, the highest number first
     priority = priority.masked_fill(scores.gather(1, order) == -torch.inf, 1 << 62)  # after all others
     return order.gather(1, priority.topk(count, dim=-1, largest=False).indices)
 

@@ -56,7 +56,10 @@ class RerankWeights(Configurable):
     def __post_init__(self) -> None:
         """Raise a UserError if a weight is not a finite number."""
         if not all(np.isfinite(weight) for weight in astuple(self)):
-            raise UserError(f"the weights of reranking must be finite numbers, but are {astuple(self)}: change them")
+            raise UserError(
+                "the weights of reranking (channel, language, length) must be finite numbers, but are "
+                f"{astuple(self)}: change them"
+            )
 
     @property
     def vector(self) -> Array:
@@ -103,17 +106,18 @@ class Rerank(SearchConfig):
         for name, (weight, model) in zip(("channel", "language"), models):
             if weight and model is None:
                 raise UserError(
-                    f"reranking has weights.{name} = {weight}, but no {name} model: set {name}_model, or "
-                    f"weights.{name} to 0"
+                    f"reranking has weights.{name} = {weight}, but no {name} model: set {name}_model to a run folder, "
+                    f"or weights.{name} to 0"
                 )
             if model is not None and not weight:
                 raise UserError(
-                    f"reranking has a {name} model, but its weight is 0: set weights.{name}, or remove {name}_model"
+                    f"reranking has a {name} model, but its weight is 0: set weights.{name} to another number, or "
+                    f"remove {name}_model"
                 )
         if self.weights == RerankWeights():
             raise UserError(
-                "all weights of reranking are 0, so that they change nothing: set weights.channel, weights.language or "
-                "weights.length"
+                "all weights of reranking are 0, so that it changes nothing: set weights.channel, weights.language or "
+                "weights.length to another number"
             )
         check_n_best(self, self.candidates)
 
@@ -130,12 +134,13 @@ class Rerank(SearchConfig):
         """
         if not request.texts:
             raise UserError(
-                "reranking works for translations of source texts only: use Beam or Sample to continue a text"
+                "reranking works for translations of source texts only, but there are no sources: use Beam or Sample "
+                "to continue a text"
             )
         if self.channel_model is not None and not all(isinstance(text, str) for text in request.texts):
             raise UserError(
-                "a channel model generates the source text, but the sources of this run are vectors, not texts: remove "
-                "channel_model, and set weights.channel to 0"
+                "a channel model scores the source text given the translation, but the sources of this run are "
+                "feature vectors, not texts: remove channel_model, and set weights.channel to 0"
             )
         nbest = self.candidates.decode(run, request)
         decode = run.target_tokenizer.decode
@@ -223,8 +228,8 @@ def tune_rerank_weights(
         )
     if not nbest or not all(nbest):
         raise UserError(
-            "tuning reranking weights needs candidate translations of every source, but a source has none: use another "
-            "search for candidates"
+            "tuning reranking weights needs candidate translations of every source, but a source has none: use "
+            "another search for candidates"
         )
     score = _corpus_score(nbest, references, metric)
     features = np.concatenate([_features(candidates) for candidates in nbest])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 MAX_CACHED_ENGINES = 4  # search engines, with captured CUDA graphs, that a run stores
 MIN_FLOAT32, MAX_FLOAT32 = 1.2e-38, 3.4e38  # the smallest and largest normal numbers; tokens are drawn in float32
 
-EngineArguments = tuple[Tensor, Tensor, Tensor, Tensor, ConstraintTensors, int | None]
+
+class EngineArguments(NamedTuple):
+    """The arguments of the methods `search` and `steps` of an engine, for N sources."""
+
+    source: Tensor  # N S, or N S F, padded
+    lengths: Tensor  # N, of the sources
+    max_lengths: Tensor  # N, of the targets, EOS included
+    keys: Tensor  # N: numbers of the sources, which seed random samples
+    constraints: ConstraintTensors
+    max_sources: int | None  # number of sources that are searched at a time; None: all
 
 
 def check_ranges(config: Configurable, **ranges: tuple[float, float]) -> None:
@@ -156,11 +165,8 @@ class LengthLimit(Configurable):
         return lengths
 
 
-DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH = (
-    2.0,
-    20,
-    512,
-)  # of the length limit, where neither search nor run has one
+# of the length limit, where neither search nor run has one
+DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH = 2.0, 20, 512
 DEFAULT_LENGTH_LIMIT = LengthLimit(DEFAULT_RATIO, DEFAULT_OFFSET, DEFAULT_MAX_LENGTH)
 
 
@@ -236,17 +242,18 @@ class StepwiseSearch(SearchConfig):
         raise NotImplementedError
 
     def prepare(self, run: DecodingRun, request: SearchRequest) -> tuple[SearchEngine, EngineArguments]:
-        """Return the engine that decodes the request, and the arguments for its methods `search` and `steps`.
-
-        The arguments are the padded sources, their lengths, the length limits of their targets, their keys (numbers
-        that seed random samples), the constraints as tensors, and the largest number of sources in a batch.
-        """
+        """Return the engine that decodes the request, and the arguments for its methods `search` and `steps`."""
         engine = self.engine(run, request)
         max_lengths = self.length_limit.or_else(run.length_limit).max_lengths(request.lengths, run.models)
         num_forced = len(run.special_tokens.forced_bos)
-        constraints = request.constraints.to_tensors(run.target_tokenizer, max_lengths, num_forced)
-        sources = request.source, request.lengths, max_lengths, request.keys
-        return engine, (*sources, constraints, request.max_batch_size)
+        return engine, EngineArguments(
+            source=request.source,
+            lengths=request.lengths,
+            max_lengths=max_lengths,
+            keys=request.keys,
+            constraints=request.constraints.to_tensors(run.target_tokenizer, max_lengths, num_forced),
+            max_sources=request.max_batch_size,
+        )
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         """Decode the sources of the request with the run's models; return the hypotheses of each source, best first."""
@@ -313,16 +320,16 @@ class TokenSearch(StepwiseSearch):
                 "a vocabulary shortlist does not work with required or forbidden phrases: translate without the "
                 "shortlist, or without the phrases"
             )
-        source, lengths, max_lengths, keys, constraints, max_sources = arguments
+        constraints = arguments.constraints
         prefixes = [] if constraints.prefix is None else [constraints.prefix]
         # target tokens as which a model may copy source tokens
-        copyable = [model.copyable_tokens(source, lengths) for model in engine.models]
-        subset = run.shortlist.select(source, engine.special_tokens, [*prefixes, *copyable])
+        copyable = [model.copyable_tokens(request.source, request.lengths) for model in engine.models]
+        subset = run.shortlist.select(request.source, engine.special_tokens, [*prefixes, *copyable])
         models = [model.restrict_vocabulary(subset.token_ids) for model in engine.models]
         special_tokens = subset.local_special_tokens(engine.special_tokens)
         shortlist_engine = build_engine(models, special_tokens, self, request.constraints.logits_processors)
-        constraints = subset.local_constraints(constraints)  # with the ids of tokens in the subset
-        return subset.to_global(shortlist_engine.search(source, lengths, max_lengths, keys, constraints, max_sources))
+        local_arguments = arguments._replace(constraints=subset.local_constraints(constraints))
+        return subset.to_global(shortlist_engine.search(*local_arguments))
 
 
 def build_engine(

@@ -137,8 +137,8 @@ class Shortlist:
         sorted_starts = len(starts) and starts[-1] == len(translations) and (np.diff(starts) >= 0).all()
         if size != vocab_size or not in_range or not sorted_starts:
             raise UserError(
-                f"the vocabulary shortlist {path} is damaged, or belongs to a model with another vocabulary: learn a "
-                f"new one with '{command}'"
+                f"the vocabulary shortlist {path} is damaged, or was learned for another vocabulary than that of the "
+                f"model: learn a new one with '{command}'"
             )
         return Shortlist(frequent, starts, translations, size)
 
@@ -157,8 +157,8 @@ def learn_shortlist(
     # columns with features have vectors, such as those of speech or images, in place of tokens
     if store.monolingual or any(column.features for column in store.columns):
         raise UserError(
-            "a vocabulary shortlist is learned from pairs of source and target texts, but this run was trained on "
-            "other data: translate without a shortlist"
+            "a vocabulary shortlist is learned from pairs of source and target texts, but this run was not trained on "
+            "such pairs: translate without a shortlist"
         )
     model = learn_lexical_model(store, sizes, max_pairs)
     occurrences = np.zeros(model.target_size, np.int64)

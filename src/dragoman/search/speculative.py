@@ -72,8 +72,8 @@ class Speculative(StepwiseSearch):
         check_ranges(self, draft_tokens=(1, math.inf))
         if not self.search.has_single_row:
             raise UserError(
-                f"speculative decoding generates one hypothesis per source, but its search is {self.search.label}: use "
-                "Beam(1), or Sample with n_best=1"
+                f"speculative decoding generates one hypothesis per source, but its search ({self.search.label}) keeps "
+                "several: use Beam(size=1) or Sample(n_best=1)"
             )
 
     @property
@@ -165,13 +165,13 @@ class SpeculativeEngine(SearchEngine):
         super().__init__([*plain.models, draft], plain.special_tokens, plain.strategy, plain.logits_processors)
         if plain.strategy.rows_per_source > 1 or plain.strategy.reorders_rows:
             raise UserError(
-                "speculative decoding generates one hypothesis, but required phrases need a beam: translate without "
-                "the draft model, or without the phrases"
+                "speculative decoding generates one hypothesis per source, but required phrases need a beam of "
+                "several: translate without the draft model, or without the phrases"
             )
         if draft.vocab_size != (expected := plain.models[0].vocab_size):
             raise UserError(
-                f"the draft model has a vocabulary of {draft.vocab_size:,} tokens, but the model one of {expected:,}: "
-                "use a run that was trained with the same tokenizer"
+                f"the draft model has a vocabulary of {draft.vocab_size:,} tokens, but the model that it drafts for "
+                f"has {expected:,}: use a draft model that was trained with the same tokenizer"
             )
         self.draft_tokens, self.acceptance = draft_tokens, AcceptanceStats()
         # not as a CUDA graph: the steps, which depend on the values of tensors, are none either
@@ -197,7 +197,8 @@ class SpeculativeEngine(SearchEngine):
         limit, longest = self.models[-1].max_source_length, int(inputs.lengths.max())
         if limit is not None and longest > limit:
             raise UserError(
-                f"a source has {longest:,} tokens, but the draft model reads at most {limit:,}: use another draft model"
+                f"a source has {longest:,} tokens, but the draft model reads at most {limit:,} tokens: use another "
+                "draft model, or shorten the source"
             )
         state = super()._start(inputs, cache_length, max_length)
         zeros = torch.zeros_like(state.step)

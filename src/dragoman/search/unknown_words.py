@@ -58,8 +58,9 @@ class UnknownWordReplacer:
         """Raise a UserError if the target tokenizer cannot produce unknown words."""
         if not self.target.has_unknown_words:
             raise UserError(
-                "replacing unknown words needs a tokenizer of words or symbols, but the target tokenizer of this run "
-                f"is of kind {self.target.kind!r}, which has no unknown words: translate without a dictionary"
+                "replacing unknown words needs a target tokenizer of words or symbols (text.tokenizer word or "
+                f"symbol), but the target tokenizer of this run is of kind {self.target.kind!r}, which has no unknown "
+                "words: leave out --dictionary and --copy-unknown"
             )
 
     def replace(self, source: str, ids: Sequence[int], weights: Tensor) -> tuple[str, WordPairs]:

@@ -10,7 +10,8 @@ try:
     import uvicorn  # noqa: F401
 except ImportError as error:
     raise UserError(
-        f"the service needs the package {error.name}: install it with pip install 'dragoman[serve]'"
+        f"the HTTP service ('dragoman serve') needs the package {error.name}: install it with pip install "
+        "'dragoman[serve]'"
     ) from None
 
 from dragoman.run.language_pair import LanguagePair, infer_language_pair, parse_run_argument

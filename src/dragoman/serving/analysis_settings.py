@@ -17,7 +17,7 @@ class NamedTestSet:
 
 @dataclass(frozen=True)
 class AnalysisSettings:
-    """What may be analyzed: `test_sets` are by the name of the run; without any, the validation sentences of the run."""
+    """Whether analyses are allowed, and the test sets by the name of the run; default: its validation sentences."""
 
     enabled: bool = True
     test_sets: Mapping[str, NamedTestSet] = field(default_factory=dict)

@@ -117,12 +117,18 @@ def _parse_yaml(text: str, path: Path) -> ApiKeys:
             raise unknown_name(f"entry in the file of API keys {path}:", str(name), ("keys", "required"))
     required = document.get("required", True)
     if not isinstance(required, bool):
-        raise UserError(f"the entry 'required' of the API keys {path} must be true or false, but is {required!r}")
+        raise UserError(
+            f"the entry 'required' in the file of API keys {path} must be true or false, but is {required!r}: correct "
+            "it"
+        )
     keys: dict[bytes, ApiKey] = {}
     for number, entry in enumerate(document["keys"], 1):
         key = _parse_key(entry, f"number {number} of {path}")
         if key.digest in keys or key.name in {other.name for other in keys.values()}:
-            raise UserError(f"the API key {key.name} of {path} has the name or the key of an earlier one: change it")
+            raise UserError(
+                f"the API key {key.name} in {path} has the name or the key of an earlier one: give each API key its "
+                "own name and key"
+            )
         keys[key.digest] = key
     if not keys and required:
         raise UserError(f"the file of API keys {path} has none, so all requests would be rejected: write {example}")
@@ -135,7 +141,9 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
     `place` says in errors where the entry is: "number 3 of keys.yaml".
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"].strip():
-        raise UserError(f"API key {place} must have fields, such as 'name' and 'key', but is {_described(entry)}")
+        raise UserError(
+            f"the API key {place} must have fields, such as 'name' and 'key', but is {_described(entry)}: correct it"
+        )
     api_key, values = f"the API key {entry['name']!r}, {place},", dict(entry)  # `api_key` begins messages
     known = ("key", "sha256", *(field.name for field in fields(ApiKey) if field.name != "digest"))
     for name in entry:
@@ -155,9 +163,11 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
     for field, minimum in (("requests_per_minute", 0), ("characters_per_day", 0), ("priority", -100)):
         value = values.get(field, 0)
         if type(value) is not int or value < minimum:
-            raise UserError(f"{api_key} has '{field}' {value!r}, but it must be a whole number of at least {minimum}")
+            raise UserError(
+                f"{api_key} has '{field}' {value!r}, but it must be a whole number of at least {minimum}: correct it"
+            )
     if type(values.get("admin", False)) is not bool:
-        raise UserError(f"{api_key} has 'admin' {values['admin']!r}, but it must be true or false")
+        raise UserError(f"{api_key} has 'admin' {values['admin']!r}, but it must be true or false: correct it")
     return ApiKey(digest=_digest(key) if sha256 is None else bytes.fromhex(sha256), **values)
 
 

@@ -54,7 +54,7 @@ class InspectionQueue(JobQueue[InspectionJob]):
 
         `limits` has the device that they use, and what a client may have pending.
         """
-        super().__init__("inspecting", limits, max_pending)
+        super().__init__(thread_name="inspecting", limits=limits, max_queue=max_pending)
         self._running = 0
 
     @property

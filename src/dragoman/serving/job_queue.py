@@ -90,17 +90,17 @@ class JobQueue(Generic[AnyJob]):
     share), which decreases while they wait (ageing). Subclasses take batches of jobs and run them.
     """
 
-    def __init__(self, name: str, limits: QueueLimits, max_queue: int) -> None:
-        """Create a queue of at most `max_queue` waiting jobs; `name` names its threads.
+    def __init__(self, thread_name: str, limits: QueueLimits, max_queue: int) -> None:
+        """Create a queue of at most `max_queue` waiting jobs; the names of its threads begin with `thread_name`.
 
-        `limits` has the device that the jobs use, and what a client may have pending.
+        `limits` has what all queues of a service share: the device, and how much a client may have pending.
         """
-        self.name, self.limits, self.max_queue = name, limits, max_queue
+        self.limits, self.max_queue = limits, max_queue
         self._changed = threading.Condition()
         self._jobs: list[AnyJob] = []  # in order of arrival
         self._closing = False
         self._threads = [
-            threading.Thread(target=self._work, args=(is_long,), name=f"{name}, {length}", daemon=True)
+            threading.Thread(target=self._work, args=(is_long,), name=f"{thread_name}, {length}", daemon=True)
             for is_long, length in ((False, "short"), (True, "long"))
         ]
 

@@ -147,8 +147,8 @@ class Quotas:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
-                f"the file of quotas {file} cannot be read: it must be one that the service has written; delete it to "
-                "begin with zero"
+                f"the file {file} of --quota-file, in which the service stores what each API key has used today, "
+                "cannot be read or is damaged: delete it to begin with zero"
             ) from None
         if day == self._day:
             self._characters.update(counts)

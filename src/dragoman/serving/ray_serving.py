@@ -194,7 +194,10 @@ def deploy(
     try:
         from ray import serve
     except ImportError:
-        raise UserError("serve --on ray needs ray[serve]: install it with pip install 'dragoman[cluster]'") from None
+        raise UserError(
+            "serving on a Ray cluster (--on ray) needs the package ray[serve]: install it with pip install "
+            "'dragoman[cluster]'"
+        ) from None
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
     documents = ray.remote(num_cpus=0, max_restarts=-1)(DocumentHolder).options(
@@ -223,8 +226,8 @@ def deploy(
         serve.run(front.bind(run, max_bytes), name=name, route_prefix=route_prefix)
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"the service could not be started on the cluster: {first_line(error)}; 'serve status' shows which "
-            "deployment failed"
+            f"the service could not be started on the Ray cluster: {first_line(error)}; Ray's command 'serve status' "
+            "shows which deployment failed"
         ) from None
     return serve
 

@@ -106,10 +106,10 @@ class Batcher(JobQueue[TranslationJob]):
     ) -> None:
         """Create the queue of a run that is served under `name`, with at most `max_queue` waiting requests.
 
-        `limits` has the device, and what a client may have pending; `batching` says when a batch is full; `metrics` are
-        those of the service for Prometheus.
+        `limits` has what all queues of a service share: the device, and how much a client may have pending. `batching`
+        says when a batch is full; `metrics` are those of the service for Prometheus.
         """
-        super().__init__(f"translating {name}", limits, max_queue)
+        super().__init__(thread_name=f"translating {name}", limits=limits, max_queue=max_queue)
         self.run, self.run_name, self.batching, self.metrics = run, name, batching, metrics
         # Long requests are interrupted by short ones. Search engines, which the run caches, serve one search at a time,
         # so those of long requests need a cache of their own.

@@ -40,8 +40,9 @@ class RunSelector:
             for other in others:
                 if other.directions != first.directions:
                     raise UserError(
-                        f"the runs {first.name} and {other.name} of the route {route.name!r} have "
-                        "different languages: a route divides requests among runs of the same languages"
+                        f"the runs {first.name} and {other.name} of the route {route.name!r} have different languages, "
+                        "but a route divides requests between runs of the same languages: remove one of them from the "
+                        "route"
                     )
 
     def _run_of_route(self, route: WeightedRoute) -> ServedRun:

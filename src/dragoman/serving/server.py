@@ -71,7 +71,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
         if bound is not None:
             bound.close()
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot listen at {host} port {port}: {reason}; try another --port") from None
+        raise UserError(
+            f"the service cannot listen on host {host}, port {port}: {reason}; try another --port or --host"
+        ) from None
     return bound
 
 

@@ -40,9 +40,11 @@ class ServiceLimits:
             value = getattr(self, field.name)
             if field.name in ("requests_per_minute", "max_alternatives"):
                 if value < 0:
-                    raise UserError(f"the limit '{field.name}' of the service must be at least 0, but is {value}")
+                    raise UserError(
+                        f"the limit '{field.name}' of the service must be 0 or more, but is {value}: raise it"
+                    )
             elif not value > 0:
-                raise UserError(f"the limit '{field.name}' of the service must be above 0, but is {value}")
+                raise UserError(f"the limit '{field.name}' of the service must be above 0, but is {value}: raise it")
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,12 @@ class BatchingSettings:
     def __post_init__(self) -> None:
         """Raise a UserError unless `max_tokens` is at least 1 or None, and `delay_seconds` from 0 to 10."""
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise UserError(f"the largest number of tokens of a batch must be at least 1, but is {self.max_tokens}")
+            raise UserError(
+                "the maximum number of source tokens of a batch (--max-batch-tokens) must be at least 1, but is "
+                f"{self.max_tokens}: raise it"
+            )
         if not 0 <= self.delay_seconds <= 10:
             raise UserError(
-                f"the time to wait for a batch to fill must be from 0 to 10 seconds, but is {self.delay_seconds:g}"
+                "the time that a request waits for others to form a batch (--batch-delay-ms) must be from 0 to 10 "
+                f"seconds, but is {self.delay_seconds:g} seconds: change it"
             )

@@ -23,7 +23,9 @@ class TlsFiles:
             return None
         if certificate is None or key is None:
             present, missing = ("--tls-key", "--tls-cert") if certificate is None else ("--tls-cert", "--tls-key")
-            raise UserError(f"{present} is given without {missing}: give both for https, or none for http")
+            raise UserError(
+                f"{present} is given without {missing}: give both options for https, or leave out both for http"
+            )
         files = cls(certificate, key)
         files.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # raises an error if they are not valid
         return files
@@ -40,7 +42,8 @@ class TlsFiles:
             content = "CERTIFICATE" if path is self.certificate else "PRIVATE KEY"
             if f"{content}-----" not in text:
                 raise UserError(
-                    f"the file {path} of {option} has no {content.lower()} in PEM format (-----BEGIN …): give another"
+                    f"the file {path} of {option} has no {content.lower()} in PEM format (-----BEGIN …): name another "
+                    "file"
                 )
         try:
             context.load_cert_chain(self.certificate, self.key, password=self._reject_password)
@@ -54,4 +57,7 @@ class TlsFiles:
 
     def _reject_password(self) -> str:
         """Raise a UserError: nobody could type the password of a key when the service is restarted."""
-        raise UserError(f"the key {self.key} has a password: remove it with 'openssl pkey -in {self.key} -out FILE'")
+        raise UserError(
+            f"the private key {self.key} has a password, which the service cannot ask for: remove it with 'openssl "
+            f"pkey -in {self.key} -out FILE'"
+        )

@@ -159,8 +159,8 @@ def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
     stack = spec.decoder
     if stack.depth % 2:
         raise UserError(
-            f"gpt3 alternates full and windowed attention, but system.settings.layers={stack.depth} is odd: set an "
-            "even number"
+            "the system gpt3 alternates layers with full and windowed attention, but "
+            f"system.settings.layers={stack.depth} is odd: set an even number"
         )
     attention, feed_forward = stack.block
     windowed = replace_everywhere(attention, SelfAttention, visibility=Window(size=attention_window))

@@ -236,8 +236,8 @@ def with_copying(builder: Callable[..., EncoderDecoder]) -> Callable[..., Encode
         """
         if coverage_loss and not copying:
             raise UserError(
-                f"system.settings.coverage_loss={coverage_loss:g} is the weight of a loss of the attention by which "
-                "the model copies source tokens, but it copies none: set system.settings.copying to true as well"
+                f"system.settings.coverage_loss={coverage_loss:g} is the weight of a loss on the attention that copies "
+                "source tokens, but this model does not copy: set system.settings.copying to true as well"
             )
         return replace(spec, copying=Copying(coverage_loss) if copying else None)
 
@@ -274,6 +274,6 @@ def validate_setting(name: str, value: Any, annotation: Any) -> None:
     # `int` or `int | None`; a Literal lists its values, and may allow 0
     is_integer = isinstance(value, int) and int in (typing.get_args(annotation) or (annotation,))
     if is_integer and value < 1:
-        raise UserError(f"the setting {name} must be at least 1, but is {value}: change it in system.settings")
+        raise UserError(f"the setting {name} must be at least 1, but is {value}: change it")
     if name.endswith("dropout") and not 0 <= value < 1:
-        raise UserError(f"the setting {name} must be at least 0 and below 1, but is {value}: change system.settings")
+        raise UserError(f"the setting {name} must be at least 0 and below 1, but is {value}: change it")

@@ -82,8 +82,9 @@ def transformer(
     if position_dim is not None:
         if position_encoding not in ("sinusoidal", "learned"):
             raise UserError(
-                f"position_dim concatenates positions to the embeddings, but {position_encoding} positions act in the "
-                "attention: set system.settings.position_encoding to sinusoidal or learned, or leave out position_dim"
+                "system.settings.position_dim concatenates position vectors to the embeddings, but "
+                f"{position_encoding} positions act in the attention: set system.settings.position_encoding to "
+                "sinusoidal or learned, or leave out position_dim"
             )
         stack_position = Concatenated(stack_position, dim=position_dim)
         embedding = Embedding(scaled=True, width=model_dim - position_dim)
@@ -180,7 +181,8 @@ def moe(
         """Return the stack with two layers per block; in the second, experts replace the feed-forward layer."""
         if stack.depth % 2:
             raise UserError(
-                f"moe needs pairs of layers, but system.settings.layers={stack.depth} is odd: set an even number"
+                f"the system moe has experts in every second layer, but system.settings.layers={stack.depth} is odd: "
+                "set an even number"
             )
         *attention, feed_forward = stack.block
         residual = cast(PostNorm | PreNorm, feed_forward)

@@ -43,9 +43,14 @@ class BPEDropout:
                 f"{tokenizer.kind!r}: set text.bpe_dropout to 0"
             )
         if not 0 <= rate <= 1:
-            raise UserError(f"the rate of BPE dropout (text.bpe_dropout) must be from 0 to 1, not {rate}: change it")
+            raise UserError(
+                f"text.bpe_dropout, the probability to skip a merge, must be from 0 to 1, not {rate}: change it"
+            )
         if pool_size < 1:
-            raise UserError(f"a word needs a pool of segmentations: pass 1 or more, not pool_size={pool_size}")
+            raise UserError(
+                "pool_size, the number of random segmentations that are kept for each word, must be at least 1, not "
+                f"{pool_size}: raise it"
+            )
         self.rate, self.pool_size = rate, pool_size
         model = json.loads(tokenizer.to_json())["model"]
         ids: dict[str, int] = model["vocab"]
@@ -70,7 +75,8 @@ class BPEDropout:
         """
         if not self.rate or not len(tokens):
             return tokens, lengths
-        # A token begins a word if it looks like that, if the token before it ends one, or if it begins a row.
+        # A token begins a word if its text shows that, as ▁ does, if the token before it ends one, or if it begins a
+        # row.
         begins_word, ends_word = self._splitter.begins_word, self._splitter.ends_word
         is_start = np.concatenate(([True], ends_word[tokens[:-1]] | begins_word[tokens[1:]]))
         row_starts = np.cumsum(lengths) - lengths

@@ -64,7 +64,8 @@ def parse_word_counts(text: str) -> dict[str, int]:
         word, _, number = entry.rpartition("=")
         if not word or not number.isdecimal() or len(number) > len(str(MAX_COUNT)) or int(number) > MAX_COUNT:
             raise UserError(
-                f"expected words with counts up to {MAX_COUNT:,}, such as low=5 lower=2, but got {entry[:40]}: fix it"
+                f"expected words with counts up to {MAX_COUNT:,}, such as low=5 lower=2, but got {entry[:40]}: correct "
+                "it"
             )
         words[word] = int(number)
     positive = {word: number for word, number in words.items() if number}

@@ -42,8 +42,9 @@ class FeatureSymbols:
         ids = range(min(self.ids.values()), max(self.ids.values()) + 1) if self.ids else range(0)
         if len(ids) > len(self.ids):
             raise UserError(
-                "the ids of the features must be consecutive, but this tokenizer has other features and corpus tags of "
-                "an earlier run between those of this one: learn a new tokenizer instead of --tokenizer-from"
+                "the token ids of all source features must be consecutive, but the reused tokenizer already has "
+                "features or corpus tags of an earlier run between them: leave out --tokenizer-from, so that a new "
+                "tokenizer is learned"
             )
         return ids
 
@@ -75,8 +76,8 @@ def collect_names(texts: Iterable[str], separator: str) -> list[str]:
         if len(names) > MAX_FEATURE_SYMBOLS:
             raise UserError(
                 f"the training data has more than {MAX_FEATURE_SYMBOLS:,} different features, such as {min(names)!r}: "
-                "name the column of features with data.features_column, and what separates them with "
-                "data.feature_separator"
+                "check that data.features_column is the column of the features, and data.feature_separator the "
+                "characters between them"
             )
     return sorted(names)
 
@@ -96,8 +97,8 @@ def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[
     if isinstance(features, str) or len(features) != len(texts):
         actual = "a single string" if isinstance(features, str) else f"{len(features):,} entries"
         raise UserError(
-            f"features must be a list with the features of each of the {len(texts):,} texts, such as ['V;PST'] "
-            f"(morphological features), but has {actual}: pass one entry for each text"
+            f"features must be a list with one entry for each of the {len(texts):,} texts, such as ['V;PST'] "
+            f"(morphological features of one text), but has {actual}: pass one entry for each text"
         )
     return [f"{text}\t{names}" if names else text for text, names in zip(texts, features)]
 

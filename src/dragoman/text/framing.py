@@ -62,7 +62,10 @@ class Framing:
         languages = self.languages
         if languages is None:
             if source is not None or target is not None:
-                raise UserError("the model has no language codes: give neither a source nor a target language")
+                raise UserError(
+                    "the model has no language codes, which only multilingual models have: give neither a source nor "
+                    "a target language (--from, --to)"
+                )
             return self
         source, target = languages.pair(source, target)  # codes such as eng_Latn
         source_ids = () if source is None else (languages.ids[source],)

@@ -79,7 +79,7 @@ def known_family(files: TokenizerFiles, file_names: str, types: Sequence[str]) -
     model_type = files.config.get("model_type", types[0])
     if model_type not in types:
         raise UserError(
-            f"{files.folder} has a tokenizer of {model_type!r} in {file_names}, which is not supported: save it as "
-            "tokenizer.json with save_pretrained of transformers"
+            f"{files.folder} has {file_names} of a tokenizer for models of type {model_type!r}, which is not "
+            "supported: save the tokenizer as tokenizer.json with save_pretrained of transformers"
         )
     return TOKENIZER_FAMILIES[model_type]

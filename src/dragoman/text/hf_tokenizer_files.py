@@ -100,12 +100,14 @@ class TokenizerFiles:
         try:
             if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
                 raise UserError(
-                    f"{path} is too large for a tokenizer: {size:,} bytes, at most {MAX_TOKENIZER_BYTES:,} are read; "
-                    "use another file"
+                    f"{path} has {size:,} bytes, but a tokenizer file may have at most {MAX_TOKENIZER_BYTES:,}: use "
+                    "another file"
                 )
             return path.read_text(encoding="utf-8")
         except OSError as error:
-            raise UserError(f"the tokenizer file {path} cannot be read ({error.strerror}): check it") from None
+            raise UserError(
+                f"the tokenizer file {path} cannot be read ({error.strerror}): check its permissions"
+            ) from None
         except UnicodeDecodeError:
             raise UserError(f"{path} is damaged, because it is not UTF-8: download it again") from None
 
@@ -163,7 +165,8 @@ class TokenizerFiles:
             token = parse_token(value)
             if not token or not key.isdecimal() or not is_token_id(token_id := int(key)):
                 raise UserError(
-                    f"{self.folder / 'tokenizer_config.json'} is damaged at the added token {key!r}: download it again"
+                    f"{self.folder / 'tokenizer_config.json'} is damaged: the entry {key!r} of added_tokens_decoder is "
+                    "not a token with its id; download it again"
                 )
             added[token_id] = token
         return added

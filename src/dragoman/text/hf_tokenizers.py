@@ -115,7 +115,8 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
         return own_source, own_source if target is source else with_own_special_tokens(target)
     if path.suffix not in TOKENIZER_SUFFIXES:
         raise UserError(
-            f"{path} is not a tokenizer by its suffix: expected a SentencePiece .model or .spm, or a tokenizer.json"
+            f"{path} does not have the suffix of a tokenizer file: expected a SentencePiece .model or .spm, or a "
+            "tokenizer.json"
         )
     tokenizer = with_own_special_tokens(tokenizer_from_file(path))
     return tokenizer, tokenizer

@@ -205,8 +205,9 @@ class ImportedTokenizer(Tokenizer):
         steps = _decoder_types(json.loads(self._library.to_str())["decoder"])
         if unsupported := steps - {"Sequence", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
             raise UserError(
-                f"this tokenizer joins its tokens with {', '.join(sorted(unsupported))}, so the text of a single token "
-                "is not defined: leave out forbidden phrases and others that need it"
+                f"this tokenizer joins its tokens by the rules {', '.join(sorted(unsupported))}, with which a single "
+                "token has no text of its own: leave out forbidden phrases and other options that need the text of "
+                "tokens"
             )
         byte_values = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS) if "ByteFallback" in steps}
         return [byte_values.get(token, token.replace("▁", " ").encode()) for token in tokens]
@@ -244,7 +245,7 @@ class ImportedTokenizer(Tokenizer):
 
     def with_missing_pieces(
         self, texts: Iterable[str], limit: int, first_id: int | None = None
-    ) -> tuple[Tokenizer, dict[int, str]]:
+    ) -> tuple[ImportedTokenizer, dict[int, str]]:
         """Return this tokenizer with at most `limit` new pieces (subwords), and the new pieces by their ids.
 
         They represent what the tokenizer cannot represent in the `texts`. Their ids begin with `first_id`, by default
@@ -253,6 +254,8 @@ class ImportedTokenizer(Tokenizer):
         if self._segmenter is not None:
             return self, {}
         library, pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
+        if not pieces:
+            return self, {}
         names, codes = self._names | pieces, self.language_codes
         tokenizer = ImportedTokenizer(
             library, names, self._special_tokens, self.role_ids, segmenter=None, language_codes=codes
@@ -263,7 +266,7 @@ class ImportedTokenizer(Tokenizer):
         """Whether new tokens can have the ids from `first_id` on: any ids after the present ones, also with a gap."""
         return first_id >= self.vocab_size
 
-    def with_language_code(self, language: str, token_id: int) -> Tokenizer:
+    def with_language_code(self, language: str, token_id: int) -> ImportedTokenizer:
         """Return this tokenizer with a special token for a `language` (a code such as kin_Latn), with id `token_id`."""
         names, special = self._names | {token_id: language}, {**self._special_tokens, token_id: TokenConfig(language)}
         return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self.language_codes)
@@ -346,23 +349,29 @@ class RemappedTokenizer(Tokenizer):
         tags: Sequence[str] = (),
         features: Sequence[str] = (),
         feature_separator: str = FEATURE_SEPARATOR,
+        first_prefix_id: int | None = None,
     ) -> None:
         """Wrap an imported tokenizer, whose ids are shifted by ID_OFFSET to make room for Dragoman's special tokens.
 
-        The ids of corpus tags and features follow: `tags` and `features` are their names. `feature_separator` stands
-        between the features of a source.
+        The ids of corpus tags and features begin with `first_prefix_id`, by default after all others: `tags` and
+        `features` are their names. The imported tokenizer has no tokens with their ids; pieces and language codes that
+        are added to it later follow. `feature_separator` stands between the features of a source.
         """
         self.kind, self.marker, self.inner = REMAPPED_TYPE, inner.marker, inner
-        self.tags = {name: token_id for token_id, name in enumerate(tags, ID_OFFSET + inner.vocab_size)}
+        self.first_prefix_id = first_prefix_id or ID_OFFSET + inner.vocab_size
+        self.tags = {name: token_id for token_id, name in enumerate(tags, self.first_prefix_id)}
         if features:
-            first_id = ID_OFFSET + inner.vocab_size + len(tags)
+            first_id = self.first_prefix_id + len(tags)
             ids = {name: token_id for token_id, name in enumerate((*features, UNKNOWN_FEATURE), first_id)}
             self.features = FeatureSymbols(ids, feature_separator)
+        self._own_tokens = dict(enumerate(SPECIAL_TOKENS))  # id → token that is not of the imported tokenizer
+        self._own_tokens |= {token_id: tag_token(name) for name, token_id in self.tags.items()}
+        self._own_tokens |= {token_id: feature_token(name) for name, token_id in self.features.ids.items()}
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of tokens: Dragoman's special tokens, the inner tokenizer's, corpus tags and features."""
-        return ID_OFFSET + self.inner.vocab_size + len(self.source_prefix_ids)
+        """Return the highest id plus one, of special tokens, the imported tokenizer, corpus tags and features."""
+        return max(ID_OFFSET + self.inner.vocab_size, self.first_prefix_id + len(self.source_prefix_ids))
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
         """Return the tokenizer with further corpus tags (`names`), whose ids precede those of the feature symbols."""
@@ -375,13 +384,46 @@ class RemappedTokenizer(Tokenizer):
         names = list(dict.fromkeys([*self.features.names, *names]))
         return RemappedTokenizer(self.inner, list(self.tags), names, separator)
 
+    def with_missing_pieces(
+        self, texts: Iterable[str], limit: int, first_id: int | None = None
+    ) -> tuple[Tokenizer, dict[int, str]]:
+        """Return this tokenizer with at most `limit` new pieces (subwords), and the new pieces by their ids.
+
+        They represent what the imported tokenizer cannot represent in the `texts`. Their ids begin with `first_id`, by
+        default after all others.
+        """
+        first_inner_id = (first_id or self.vocab_size) - ID_OFFSET
+        inner, pieces = self.inner.with_missing_pieces(texts, limit, first_inner_id)
+        return self._with_inner(inner), {token_id + ID_OFFSET: piece for token_id, piece in pieces.items()}
+
+    def can_assign_ids_from(self, first_id: int) -> bool:
+        """Whether new tokens can have the ids from `first_id` on: any ids after the present ones, also with a gap."""
+        return first_id >= self.vocab_size
+
+    def piece_ids(self, piece: str) -> list[int]:
+        """Return the ids of the tokens into which a part of a word (`piece`) is split, without adding a space to it."""
+        return self._own_ids(self.inner.piece_ids(piece))
+
+    def with_language_code(self, language: str, token_id: int) -> Tokenizer:
+        """Return this tokenizer with a special token, such as <2kin_Latn>, for a language; its id is `token_id`."""
+        return self._with_inner(self.inner.with_language_code(f"<2{language}>", token_id - ID_OFFSET))
+
+    def _with_inner(self, inner: ImportedTokenizer) -> RemappedTokenizer:
+        """Return this tokenizer with an extended imported tokenizer (`inner`); all other ids stay the same."""
+        features = self.features
+        return RemappedTokenizer(inner, list(self.tags), features.names, features.separator, self.first_prefix_id)
+
+    def _own_ids(self, inner_ids: Iterable[int]) -> list[int]:
+        """Return ids of the imported tokenizer, shifted by ID_OFFSET; its id of unknown tokens becomes UNK."""
+        unk = self.inner.unk
+        return [UNK if token_id == unk else token_id + ID_OFFSET for token_id in inner_ids]
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize texts; the ids of the imported tokenizer (`inner`) are shifted by the number of special tokens.
 
         Its id of unknown tokens becomes UNK.
         """
-        unk, rows = self.inner.unk, self.inner.encode_batch(texts)
-        return [[UNK if token_id == unk else token_id + ID_OFFSET for token_id in row] for row in rows]
+        return [self._own_ids(row) for row in self.inner.encode_batch(texts)]
 
     def encode_within_text(self, phrase: str) -> list[int]:
         """Return the token ids of a phrase inside a text: after a space, which not all tokenizers add to a text."""
@@ -396,7 +438,7 @@ class RemappedTokenizer(Tokenizer):
 
         It is MISSING_TOKEN_ID for tokens that are added here: special tokens, which come first, tags and features.
         """
-        return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else MISSING_TOKEN_ID
+        return MISSING_TOKEN_ID if token_id in self._own_tokens else token_id - ID_OFFSET
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids, without special tokens and without a space that encoding added."""
@@ -410,19 +452,17 @@ class RemappedTokenizer(Tokenizer):
 
     def vocabulary(self) -> list[str]:
         """Return all tokens by id: Dragoman's special tokens, the imported tokens, corpus tags and features."""
-        return [*SPECIAL_TOKENS, *self.inner.vocabulary(), *self.tokens(self.source_prefix_ids)]
+        imported = dict(enumerate(self.inner.vocabulary(), ID_OFFSET))
+        return [self._own_tokens.get(token_id) or imported[token_id] for token_id in range(self.vocab_size)]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the names of tokens in readable form."""
-        own_tokens = dict(enumerate(SPECIAL_TOKENS))  # id → token
-        own_tokens |= {token_id: tag_token(name) for name, token_id in self.tags.items()}
-        own_tokens |= {token_id: feature_token(name) for name, token_id in self.features.ids.items()}
-        # all others are tokens of the imported tokenizer (`inner`)
-        return [own_tokens.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
+        return [self._own_tokens.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
 
     def surface_forms(self) -> list[bytes]:
         """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens, tags and features."""
-        return [*[b""] * ID_OFFSET, *self.inner.surface_forms(), *[b""] * len(self.source_prefix_ids)]
+        imported = dict(enumerate(self.inner.surface_forms(), ID_OFFSET))
+        return [imported.get(token_id, b"") for token_id in range(self.vocab_size)]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
         """Return the number of the word that each token belongs to, −1 for special tokens."""
@@ -431,7 +471,7 @@ class RemappedTokenizer(Tokenizer):
     def to_json(self) -> str:
         """Return the JSON document of the imported tokenizer, marked as remapped, with corpus tags and features."""
         document = json.loads(self.inner.to_json())
-        fields = {"kind": REMAPPED_TYPE, "tags": list(self.tags)}
+        fields = {"kind": REMAPPED_TYPE, "tags": list(self.tags), "first_prefix_id": self.first_prefix_id}
         document["model"]["dragoman"] |= fields | self._source_prefix_fields()
         return json.dumps(document, ensure_ascii=False)
 
@@ -440,7 +480,7 @@ class RemappedTokenizer(Tokenizer):
         """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages."""
         inner = ImportedTokenizer.from_document(document, {**fields, "kind": IMPORTED_TYPE}, origin)
         tags, features, separator = read_source_prefix_fields(fields)
-        return cls(inner, tags, features, separator)
+        return cls(inner, tags, features, separator, fields.get("first_prefix_id"))
 
 
 def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokenizer:

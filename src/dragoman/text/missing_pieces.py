@@ -27,7 +27,7 @@ def add_missing_pieces(
     characters and merges, a model of whole words (WordLevel) whole words. For other models, and if the texts can be
     represented, nothing is added.
     """
-    document = json.loads(library.to_str())
+    document = _document(library)
     model = document["model"]
     learn = {"BPE": _learn_bpe_pieces, "WordLevel": _learn_words}.get(model["type"])
     if learn is None:
@@ -43,17 +43,30 @@ def add_missing_pieces(
 
 
 def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) -> tokenizers.Tokenizer:
-    """Return a tokenizer of the library with a special token of this id.
+    """Return a tokenizer of the library with a special token of this id, which is the next one.
 
-    It is returned unchanged if its vocabulary is a list, as that of a unigram model, instead of a dictionary.
+    If it is not, a vocabulary that is a list, as that of a unigram model, is returned unchanged: it has no gaps.
     """
-    document = json.loads(library.to_str())
-    if not isinstance(document["model"].get("vocab"), dict):
+    document = _document(library)
+    if isinstance(document["model"]["vocab"], dict):
+        document["model"]["vocab"][token] = token_id
+    elif token_id != library.get_vocab_size():
         return library
-    document["model"]["vocab"][token] = token_id
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     document["added_tokens"].append({"id": token_id, "content": token, **flags, "special": True})
     return tokenizers.Tokenizer.from_str(json.dumps(document))
+
+
+def _document(library: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Return the JSON of a tokenizer of the library, with its added tokens in the vocabulary of the model.
+
+    The library would otherwise give them other ids when the vocabulary grows. One that is a list does not grow.
+    """
+    document: dict[str, Any] = json.loads(library.to_str())
+    vocabulary = document["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        vocabulary |= {token["content"]: token["id"] for token in document["added_tokens"]}
+    return document
 
 
 def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:

@@ -34,8 +34,8 @@ class SentencePieceModel:
             import sentencepiece
         except ImportError:
             raise UserError(
-                f"{origin} is a SentencePiece model, which needs the package sentencepiece: pip install "
-                "'dragoman[sentencepiece]'"
+                f"{origin} is a SentencePiece model, which needs the package sentencepiece: install it with pip "
+                "install 'dragoman[sentencepiece]'"
             ) from None
         self.serialized, self.origin = serialized, origin
         self.processor = sentencepiece.SentencePieceProcessor()
@@ -56,8 +56,8 @@ class SentencePieceModel:
         try:
             if (size := path.stat().st_size) > MAX_MODEL_BYTES:
                 raise UserError(
-                    f"{path} is too large for a SentencePiece model: {size:,} bytes, at most {MAX_MODEL_BYTES:,} are "
-                    "read; use another file"
+                    f"{path} has {size:,} bytes, but a SentencePiece model may have at most {MAX_MODEL_BYTES:,}: use "
+                    "another file"
                 )
             return cls(path.read_bytes(), str(path))
         except OSError as error:

@@ -336,14 +336,15 @@ class Tokenizer:
     def decode_certain(self, ids: Iterable[int]) -> str:
         """Return the beginning of the decoded text that is certain: no further tokens can change it.
 
-        An incomplete character at the end (U+FFFD) is left out. If tokens are letters and marks (`decomposes`), so is
-        the last character, with which the next mark may be composed.
+        An incomplete character at the end (U+FFFD) is left out. If tokens are letters and combining marks
+        (`decomposes`), the last letter and its marks are left out too, as the next token may be composed with them.
         """
         text = self.decode(ids).rstrip("\ufffd")
         if not self.decomposes:
             return text
-        letters = (n for n, character in enumerate(text) if not unicodedata.combining(character))  # their positions
-        return text[: max(letters, default=0)]
+        # indices of the characters that are no combining marks, and to which the marks after them belong
+        bases = (index for index, character in enumerate(text) if not unicodedata.combining(character))
+        return text[: max(bases, default=0)]
 
     def vocabulary(self) -> list[str]:
         """Return the token of each id as the `tokenizers` library writes it: byte-level BPE writes bytes as letters."""
@@ -426,7 +427,8 @@ class Tokenizer:
             tags, features, separator = read_source_prefix_fields(fields)
         except (KeyError, TypeError, AttributeError):
             raise UserError(
-                f"{origin} was not written by dragoman, because its model has no field 'dragoman': use that of a run"
+                f"{origin} was not written by dragoman, because its 'model' has no field 'dragoman': use the "
+                "tokenizer.json of a run"
             ) from None
         if version not in READABLE_VERSIONS:
             raise UserError(
@@ -457,7 +459,8 @@ class Tokenizer:
         expected = [*map(tag_token, tags), *map(feature_token, (*features, UNKNOWN_FEATURE) if features else ())]
         if any(library.token_to_id(token) is None for token in expected):
             raise UserError(
-                f"{origin} is damaged: a corpus tag or a feature has no token; use another copy of the tokenizer file"
+                f"{origin} is damaged: a corpus tag or a source feature that it lists has no token; use another copy "
+                "of the tokenizer file"
             )
         return cls(library, kind, marker, tags, features, separator)
 
@@ -554,8 +557,8 @@ def check_tags(names: Sequence[str]) -> None:
     """Raise a UserError if the name of a corpus tag has a character that is not allowed."""
     if invalid_tags := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
         raise UserError(
-            f"a corpus tag (data.corpus_tags) may contain letters, digits, '_', '.', '+' and '-', but one is "
-            f"{invalid_tags[0]!r}: rename it"
+            "a corpus tag (an entry of data.corpus_tags) may contain only letters, digits, '_', '.', '+' and '-', but "
+            f"one is {invalid_tags[0]!r}: rename it"
         )
 
 

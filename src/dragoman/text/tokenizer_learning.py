@@ -156,8 +156,8 @@ def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> mode
     max_words = limits.size - len(SPECIAL_TOKENS) - 1  # 1: the space, a token by itself
     if max_words < 1:
         raise UserError(
-            f"a word vocabulary needs a size of at least {len(SPECIAL_TOKENS) + 2}, not {limits.size}: raise "
-            "text.vocab_size"
+            f"a vocabulary of words needs a size of at least {len(SPECIAL_TOKENS) + 2} (special tokens, the space and "
+            f"one word), not {limits.size}: raise text.vocab_size"
         )
     frequent = [word for word, count in Counter(words).most_common() if count >= limits.min_count and word != " "]
     return models.WordLevel(_enumerate([*SPECIAL_TOKENS, " ", *frequent[:max_words]]), unk_token=SPECIAL_TOKENS[UNK])

@@ -43,8 +43,8 @@ def add_language(parent: ParentRun, config: Config, sources: Texts, targets: Tex
     is_source = next(iter(sources()), None) is not None
     if not (is_source or is_target):
         raise UserError(
-            f"no corpus is in the new language {language!r}: name it with --from, --to or --languages, as in "
-            f"--add-language {language} --to {language}"
+            f"no training corpus is in the new language {language!r} of --add-language: name it as the language of a "
+            f"corpus with --from, --to or --languages, as in --add-language {language} --to {language}"
         )
     extension = VocabularyExtension(parent, max_new_pieces=DEFAULT_MAX_NEW_PIECES if limit is None else limit)
     if is_source:
@@ -197,16 +197,16 @@ def _similar_language_and_codes(parent: ParentRun, config: Config) -> tuple[str,
         similar_language = similar_language or framing.languages.target
         if similar_language is None:
             raise UserError(
-                "a new language starts from the code of a similar one: name one of the model's languages with --like, "
-                f"such as {described(framing.languages.ids)}"
+                "the embedding of a new language's code starts as a copy of that of a similar language: name one of "
+                f"the model's languages with --like, such as {described(framing.languages.ids)}"
             )
         return framing.languages.find(similar_language), framing.languages
     data = parent.config.data
     target_language = similar_language or data.target_language or _first_extension(data.target)
     if not target_language:
         raise UserError(
-            f"the model in {parent.folder} does not say which target language it was trained for: name it with --like "
-            "(for example --like de), so that it can be chosen besides the new language"
+            "--add-language also gives a code to the language into which the model translates so far, but "
+            f"{parent.folder} does not say which language that is: name it with --like, such as --like de"
         )
     ids = {target_language: framing.bos}
     # sources have no code; the code of a target takes the place of BOS

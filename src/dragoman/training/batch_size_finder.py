@@ -93,7 +93,7 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
         else:
             too_large = tokens
         if not fitting:
-            raise UserError(f"not even {lowest:,} tokens per batch fit into memory: {REMEDIES}")
+            raise UserError(f"not even the smallest batch, of {lowest:,} tokens, fits into memory: {REMEDIES}")
         largest, _ = fitting[-1]
         tokens = min(highest, _next_size(fitting, too_large, limit))
         is_bracketed = too_large is not None and too_large < TOLERANCE * largest

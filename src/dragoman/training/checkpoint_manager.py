@@ -113,8 +113,8 @@ class TrainState:
             return TrainState(**values | nested)
         except (KeyError, TypeError):
             raise UserError(
-                "the training state that the checkpoint stores is incomplete or from another version: resume from an "
-                "earlier checkpoint"
+                "the training state that the checkpoint stores is incomplete or from another version of dragoman: "
+                "resume from an earlier checkpoint"
             ) from None
 
     @staticmethod

@@ -210,7 +210,8 @@ def train_system(
         outcome = Trainer(run, display, saved).train()
     except UserError as error:
         raise UserError(
-            f"the training of {label} with seed {seed} failed: {error}; or leave {label} out of --systems"
+            f"the training of {label} with seed {seed} failed ({error}): correct this, or leave {label} out of "
+            "--systems"
         ) from error
     if outcome.interrupted:
         raise KeyboardInterrupt  # ends the whole comparison

@@ -315,8 +315,8 @@ def _choose_training(
         defaults.set_and_report("training.batch_tokens", tokens, reason)
     elif tokens < store.max_length + 2:  # BOS and EOS
         raise UserError(
-            f"training.batch_tokens is {tokens:,}, but the longest sentence has {store.max_length:,} tokens, which "
-            "must fit into a batch with BOS and EOS: raise training.batch_tokens, or lower data.max_length"
+            f"training.batch_tokens is {tokens:,}, but the longest sentence has {store.max_length:,} tokens, to which "
+            "BOS and EOS are added: raise training.batch_tokens, or lower data.max_length"
         )
     choose_memory_plan(defaults, spec, device)  # may divide a step into several smaller batches
     training = defaults.config.training

@@ -42,7 +42,7 @@ def resolve_languages(
         if config.corpus_languages:
             raise UserError(
                 "data.corpus_languages needs a multilingual model to start from: give --start-from with such a model, "
-                "or distinguish the corpora by data.corpus_tags"
+                "or mark the sources of each corpus with a tag (data.corpus_tags)"
             )
         return CorpusLanguages(framing, train=[("", "")] * len(train), valid=[("", "")] * len(valid))
 

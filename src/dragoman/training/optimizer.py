@@ -294,8 +294,8 @@ def _check_not_sharded(model: nn.Module, name: str) -> None:
     """Raise a UserError if the weights of the model are sharded, which the optimizer `name` does not support."""
     if any(is_sharded(weight) for weight in model.parameters()):
         raise UserError(
-            f"training.optimizer={name} does not support sharded weights: choose adamw, or "
-            "training.parallelism=replicated"
+            f"training.optimizer={name} does not work with training.parallelism=sharded: choose "
+            "training.optimizer=adamw, or training.parallelism=replicated"
         )
 
 
@@ -428,6 +428,6 @@ def load_state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tenso
         if name not in state:
             raise UserError(
                 f"the checkpoint has the optimizer state {name}, which the configured optimizer lacks: keep the "
-                "training.optimizer of the run"
+                "training.optimizer with which the run started"
             )
         state[name].copy_(value)

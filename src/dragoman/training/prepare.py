@@ -318,7 +318,7 @@ def _store_text(
         if report.pairs >= MIN_DIFFERENT_PAIRS and all_equal:
             raise UserError(
                 f"{request.train[0].source} consists of {report.pairs:,} equal {request.data_format.item_name}, from "
-                "which nothing can be learned: give different ones"
+                f"which nothing can be learned: give different {request.data_format.item_name}"
             )
         stores.write_valid(request.valid)
         return StoredText(final_folder, report)

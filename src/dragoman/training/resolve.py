@@ -86,7 +86,10 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     parent_spec = parent.spec if parent and config.system == parent.config.system else None
     device = str(select_device(config.training.device))
     if not config.data.source:
-        raise UserError("no training text: give --source and --target (or --source alone for a file with both sides)")
+        raise UserError(
+            "no training text: give --source and --target (or --source alone for a file with source and target, such "
+            "as TSV)"
+        )
     if parent and config.features == FeatureConfig():  # the user has set nothing about image and sound files
         config = replace(config, features=parent.config.features)
     config = resolve_features_column(config)
@@ -96,7 +99,7 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     if not content.has_target and not content.is_dialogue and not task_is_given:
         file, advice = train[0].source, "or choose a --system or --objective for single texts, such as a language model"
         if train[0].file_format.has_both_sides:
-            raise UserError(f"{file} is read without a target column: name it with --target-column, {advice}")
+            raise UserError(f"{file} is read without a target column: name that column with --target-column, {advice}")
         raise UserError(f"{file} has only sources: give the file of the targets with --target, {advice}")
     if content.source_is_features and parent_spec is None:
         config = resolve_features(config, train[0])
@@ -165,13 +168,13 @@ def check_feature_symbols(corpus: Corpus, data_format: DataFormat, parent: Paren
         return
     if not data_format.is_translation:
         raise UserError(
-            f"features of sources need pairs to translate, but the data is read as {data_format.item_name}: set "
-            "data.features_column to '' and leave out data.source_features"
+            "features of sources (labels that are read before a source) need pairs to translate, but the data is read "
+            f"as {data_format.item_name}: set data.features_column to '' and leave out data.source_features"
         )
     if parent and not parent.tokenizers[0].features:
         raise UserError(
-            f"{corpus.source} has features of sources, but {parent.folder} was trained without: leave out "
-            "--start-from, or set data.features_column to ''"
+            f"{corpus.source} has features of sources, but the model of --start-from {parent.folder} was trained "
+            "without features: leave out --start-from, or set data.features_column to ''"
         )
 
 
@@ -189,12 +192,13 @@ def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) 
             )
     if config.corpus_tags and valid and len(validation_tags(config)) != len(valid):
         raise UserError(
-            f"{len(valid)} validation corpora need one tag each, because the training corpora have tags: set "
-            "data.valid_corpus_tags to values of data.corpus_tags"
+            f"each of the {len(valid)} validation corpora needs a tag, because the training corpora have tags "
+            "(data.corpus_tags): set data.valid_corpus_tags to one of these tags per corpus"
         )
     if config.valid_corpus_tags and not valid:
         raise UserError(
-            "data.valid_corpus_tags is set, but there are no validation corpora: remove it, or give --valid-source"
+            "data.valid_corpus_tags is set, but there are no validation corpora: remove the setting, or give "
+            "--valid-source"
         )
     if unknown := [tag for tag in config.valid_corpus_tags if tag and tag not in config.corpus_tags]:
         raise unknown_name("tag in data.valid_corpus_tags:", unknown[0], [tag for tag in config.corpus_tags if tag])
@@ -208,12 +212,14 @@ def check_tags(tags: Sequence[str], data_format: DataFormat, parent: ParentRun |
     """
     if any(tags) and not data_format.is_translation:
         raise UserError(
-            f"data.corpus_tags needs pairs to translate, but the data is read as {data_format.item_name}: remove it"
+            f"data.corpus_tags needs pairs to translate, but the data is read as {data_format.item_name}: remove the "
+            "setting"
         )
     if parent and (missing := [tag for tag in tags if tag and tag not in parent.tokenizers[0].tags]):
         available = ", ".join(parent.tokenizers[0].tags) or "none"
         raise UserError(
-            f"data.corpus_tags has {missing[0]!r}, but the tags of {parent.folder} are {available}: use these"
+            f"data.corpus_tags has {missing[0]!r}, but the model of --start-from {parent.folder} knows the tags "
+            f"{available}: use only these"
         )
 
 
@@ -347,17 +353,18 @@ def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
     system_dim = cached_meta_model(spec).source_features  # numbers per vector; None if the model reads text
     if corpus.has_features and system_dim is None:
         raise UserError(
-            f"the system {name} reads text, but {corpus.source} contains vectors: choose --system vision or speech"
+            f"the system {name} reads text, but {corpus.source} contains images, sound or vectors: choose --system "
+            "vision or speech"
         )
     if system_dim is not None and not corpus.has_features:
         raise UserError(
-            f"the system {name} reads vectors, but {corpus.source} is neither a numpy .npz or .npy file nor a list or "
-            "folder of .png, .jpg or .wav files: give such a file, with paths relative to its own folder"
+            f"the system {name} reads images, sound or vectors, but {corpus.source} is neither a NumPy file (.npz, "
+            ".npy) nor a list or folder of .png, .jpg or .wav files: give such a file"
         )
     if corpus.has_features and (corpus_dim := data.feature_dim(corpus)) != system_dim:
         raise UserError(
             f"{corpus.source} has vectors of {corpus_dim} numbers, but the system reads vectors of {system_dim}: "
-            "remove system.settings.feature_dim, change the settings of features, or give other files"
+            "remove system.settings.feature_dim, change the settings in the section features, or give other files"
         )
 
 
@@ -369,7 +376,8 @@ def check_system(config: Config) -> ModelSpec:
     settings = config.system.settings
     if not all(isinstance(name, str) for name in settings):
         raise UserError(
-            f"system.settings must map names of settings to values, such as {{dropout: 0.3}}, but is {settings}"
+            f"system.settings must map names of settings to values, such as {{dropout: 0.3}}, but is {settings}: "
+            "correct it"
         )
     spec = build_spec(config, VocabularySizes(source=100, target=100, joint=config.text.shared_vocabulary is not False))
     count_parameters(spec)  # builds the model without memory, which raises errors
@@ -410,12 +418,12 @@ def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: 
     """
     model = cached_meta_model(spec)
     if model.is_decoder_only and not vocabulary.joint:
-        raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
+        raise UserError("a decoder-only model reads source and target as one text: set text.shared_vocabulary to true")
     # a classifier whose output layer (of width `vocab_size`) has only its labels, but the new targets are tokens
     if model.num_labels and not data_format.target_is_labels and model.vocab_size < vocabulary.source:
         raise UserError(
-            "the model of --start-from predicts labels and cannot predict tokens: name a --system with another output "
-            "layer, such as roberta"
+            "the model of --start-from predicts labels and cannot predict the tokens of this text: build a new output "
+            "layer with another --system, such as roberta"
         )
 
 

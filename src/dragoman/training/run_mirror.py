@@ -73,7 +73,8 @@ class RunMirror:
         """Raise a UserError if the storage holds a run already."""
         if self.manifest() is not None:
             raise UserError(
-                f"{self.location} already holds a run: continue it with --resume, or choose another --mirror"
+                f"the mirror (copy of the run folder) at {self.location} already holds a run: continue it with "
+                "--resume, or choose another --mirror"
             )
 
     def manifest(self) -> Manifest | None:
@@ -88,10 +89,13 @@ class RunMirror:
                 files = {name: StoredFile(*values) for name, values in document["files"].items()}
                 return Manifest(files, dict(document["links"]))
         except (ValueError, KeyError, TypeError):
-            raise UserError(f"{self.storage.path(MANIFEST_NAME)} is damaged: choose another --mirror") from None
+            raise UserError(
+                f"{self.storage.path(MANIFEST_NAME)}, the list of the files of the mirror, is damaged: choose another "
+                "--mirror"
+            ) from None
         raise UserError(
-            f"{self.location} has format version {document['version']!r}, but only {MANIFEST_VERSION} is supported: "
-            "update dragoman"
+            f"the mirror (copy of the run folder) at {self.location} has format version {document['version']!r}, but "
+            f"only version {MANIFEST_VERSION} is supported: update dragoman"
         )
 
     def synchronize(self) -> None:
@@ -101,7 +105,9 @@ class RunMirror:
         """
         remote = self.manifest()
         if remote is None and not is_run_folder(self.folder):
-            raise UserError(f"neither {self.folder} nor {self.location} holds a run: train a new one without --resume")
+            raise UserError(
+                f"neither {self.folder} nor its mirror {self.location} holds a run: train a new one without --resume"
+            )
         if remote is None or self._local_step() > remote.step:
             self.publish()
         else:
@@ -174,7 +180,10 @@ class RunMirror:
     def _check_same_run(self, local: Manifest, remote: Manifest) -> None:
         """Raise a UserError if the copy (`remote`) is one of another run: files differ that training never changes."""
         if any(local.files.get(name) != remote.files.get(name) for name in CONSTANT_FILES):
-            raise UserError(f"{self.location} holds another run than {self.folder}: choose another --mirror")
+            raise UserError(
+                f"the mirror (copy of the run folder) at {self.location} holds another run than {self.folder}: choose "
+                "another --mirror"
+            )
 
     def _local_manifest(self) -> Manifest:
         """Return the manifest of the run folder, with the digest of every file.

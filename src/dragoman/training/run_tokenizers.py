@@ -121,8 +121,8 @@ def _with_features(
     names = collect_names((pair.feature_symbols for pair in pairs()), separator)  # the different ones, such as V
     if not names:
         raise UserError(
-            f"no source of {request.train[0].source} has a feature: name another data.features_column, or leave "
-            "out the features"
+            f"no source of {request.train[0].source} has a feature: choose another column with data.features_column, "
+            "or train without features"
         )
     extended = source.with_features(names, separator)
     return extended, extended if target is source else target
@@ -148,7 +148,8 @@ def _distinguish_unknown_words(
     if not has_unknown_words:
         raise UserError(
             f"text.unknown_word_tokens={count} needs a tokenizer with unknown words, but the tokens of "
-            f"text.tokenizer={defaults.config.text.tokenizer} spell every word: leave it out, or use the tokenizer word"
+            f"text.tokenizer={defaults.config.text.tokenizer} spell every word: leave out this setting, or set "
+            "text.tokenizer=word"
         )
     extended = source.with_unknown_words(count)
     return extended, extended if target is source else target.with_unknown_words(count)
@@ -222,12 +223,13 @@ def _open_tokenizers(path: Path, data_format: DataFormat) -> tuple[Tokenizer, To
         target = source
     if not data_format.has_target and source is not target:
         raise UserError(
-            f"{path} has different tokenizers for source and target, but monolingual text needs a single one: name a "
-            "tokenizer file with --tokenizer-from"
+            f"the run {path} has different tokenizers for source and target, but monolingual text needs a single one: "
+            "name one of its tokenizer files with --tokenizer-from"
         )
     if target.kind == LABEL_TYPE:
         raise UserError(
-            f"{path} predicts labels and has no tokenizer for target text: name another run with --tokenizer-from"
+            f"the run {path} predicts labels and has no tokenizer for target text: name another run with "
+            "--tokenizer-from"
         )
     return source, target
 

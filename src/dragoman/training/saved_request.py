@@ -38,8 +38,8 @@ def save_or_check_request(path: Path, request: dict[str, Any], kind: str, change
         if name.split(".")[0] not in changeable:  # the top-level key
             old_value, new_value = before.get(name), now.get(name)
             raise UserError(
-                f"{path.parent} has a {kind} with {name}={old_value}, but now {name}={new_value} is given: "
-                "repeat the first command to continue it, or choose another folder"
+                f"{path.parent} has a {kind} that was started with {name}={old_value}, but now {name}={new_value} is "
+                "given: repeat the first command to continue it, or choose another folder"
             )
     if different:
         write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")

@@ -117,7 +117,8 @@ class SchedulePoint:
         """
         if self.epochs is None:
             raise UserError(
-                "training.schedule=halving needs the steps per epoch, which are unknown: choose another schedule"
+                "training.schedule=halving needs the number of steps per epoch, which is unknown here: choose another "
+                "schedule"
             )
         epochs_after_start = self.epochs - self.config.resolved("halving_start_epoch")
         if epochs_after_start < 0:

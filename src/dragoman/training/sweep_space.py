@@ -73,8 +73,8 @@ class ValueRange:
         """Return `points` evenly spaced numbers from `low` to `high`; a UserError about `setting` if it is None."""
         if self.points is None or self.points < 2:
             raise UserError(
-                f"{setting} is a range: sample it with --random N, or append the number of values in a grid, such as "
-                f"{self.low:g}..{self.high:g}:3"
+                f"{setting} has a range of values to try: sample it with --random N, or append the number of evenly "
+                f"spaced values, such as {self.low:g}..{self.high:g}:3"
             )
         values = [self.at(index / (self.points - 1)) for index in range(self.points)]
         return list(dict.fromkeys(values))  # rounded integers may be equal
@@ -154,7 +154,7 @@ class SearchSpace:
                 values.check(name)
                 values = [values.low, values.high]  # if both limits are valid, so is what lies between them
             if not values:
-                raise UserError(f"{name} has no values to try: name at least one")
+                raise UserError(f"{name} has no values to try: give at least one")
             for value in values:
                 replace_settings(Config(), {name: value})  # raises a UserError
 
@@ -239,8 +239,8 @@ def _range_from_mapping(name: str, value: Mapping[str, Any]) -> ValueRange:
     """Return the range of the setting `name` that a mapping with min, max, scale (linear, log) and points describes."""
     if "max" not in value or value.get("scale", "linear") not in ("linear", "log"):
         raise UserError(
-            f"the range of {name} needs min and max, and scale linear or log, such as {{min: 1e-4, max: 1e-2, scale: "
-            f"log}}, got {dict(value)}"
+            f"the range of {name} needs min and max, and as scale linear or log, as in {{min: 1e-4, max: 1e-2, scale: "
+            f"log}}, but is {dict(value)}: correct it"
         )
     is_log = value.get("scale") == "log"
     return _make_range(name, value["min"], value["max"], log=is_log, points=value.get("points"))
@@ -259,7 +259,8 @@ def _make_range(name: str, low: Any, high: Any, log: bool, points: int | None) -
         return ValueRange(_parse_number(low), _parse_number(high), log, points)
     except (TypeError, ValueError):
         raise UserError(
-            f"the limits of the range of {name} must be numbers, such as 1e-4..1e-2, got {low!r} and {high!r}"
+            f"the limits of the range of {name} must be numbers, such as 1e-4..1e-2, but are {low!r} and {high!r}: "
+            "correct them"
         ) from None
 
 

@@ -40,7 +40,7 @@ MAX_PHRASE_CHARACTERS = 60  # of a source that is a word with its grammatical fe
 MAX_TARGET_CHARACTERS = 30  # of a target that is one
 MAX_PHONEMES, MAX_PHONEME_CHARACTERS = 200, 2.0
 MIN_LETTERS_PER_PHONEME, MAX_LETTERS_PER_PHONEME = 0.7, 2.0  # of sentences
-MAX_LABELS = 100  # larger inventories of words may be spelled
+MAX_LABELS = 100  # a closed inventory of more words may be no labels, but words to be spelled
 
 # Characters are decomposed if further text has too many unknown ones, most of which letters and marks would spell.
 MAX_UNSEEN_CHARACTERS, MAX_LETTER_RATIO = 0.001, 0.25
@@ -89,8 +89,8 @@ def choose_tokenizers(
     kinds = [kind or choice.kind for kind, choice in zip(requested, choices)]
     if is_joint and len(set(kinds)) > 1:
         raise UserError(
-            f"source and target are read by one tokenizer, but text.source_tokenizer={kinds[0]} and "
-            f"text.target_tokenizer={kinds[1]}: give one of them, or set text.shared_vocabulary=false"
+            f"source and target share a vocabulary and so one tokenizer, but text.source_tokenizer={kinds[0]} and "
+            f"text.target_tokenizer={kinds[1]} differ: choose one type for both, or set text.shared_vocabulary=false"
         )
     if kinds[0] == kinds[1] and requested == (None, None):
         defaults.set_and_report("text.tokenizer", kinds[0], _join_reasons([choice.reason for choice in choices]))
@@ -164,40 +164,18 @@ def choose_for_pairs(
     """Choose the tokenizers of source and target: subwords, characters, or whole symbols (the words between spaces).
 
     Each side is chosen by its text, then both so that they suit each other: words and their spellings or inflected
-    forms get characters on both sides, for example. `profile` has the statistics of the training text; the unknown
-    shares are those of symbols of the validation text that do not occur in training. A phrase, below, is a text of
-    short lines that do not end like sentences.
+    forms get characters on both sides, for example. Characters are decomposed further, such as Hangul syllables into
+    letters, where this leaves fewer unknown ones. `profile` has the statistics of the training text; the unknown shares
+    are those of symbols of the validation text that do not occur in training.
     """
     source, target = profile.source, profile.target
     source_choice = choose_for_text(source, unknown_source)
     target_choice = choose_for_text(target, unknown_target)
     if source is None or target is None:
         return source_choice, target_choice
-    # sentences whose targets are single words or short phrases: classes rather than spellings
-    has_sentences = source_choice.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS)
-    if target_choice.kind == CHARACTERS and has_sentences and _is_phrase(target, MAX_WORD_CHARACTERS):
-        return source_choice, TokenizerChoice(SUBWORDS, "as in the source")
-    are_words = target.words_per_line <= MAX_WORDS and _may_be_spelled(target, target_choice, profile)
-    # an inflection table, whose targets look like a closed inventory because every form occurs often
-    if source_choice.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):
-        reason = f"single words, {target.characters_per_line:.1f} characters per line"
-        target_choice = TokenizerChoice(CHARACTERS, reason)
-    # if the words of the target are phonemes, the source is their spelling: about as many letters, or single words
-    letters_per_phoneme = source.characters_per_line / target.words_per_line
-    is_pronounced = MIN_LETTERS_PER_PHONEME < letters_per_phoneme < MAX_LETTERS_PER_PHONEME
-    is_pronounced = is_pronounced or _is_phrase(source, MAX_WORD_CHARACTERS)
-    # if one side is spelled in characters, and the other one has phrases, or words with phonemes, both are spelled
-    if target_choice.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
-        if source_choice.kind == SUBWORDS or _may_be_spelled(source, source_choice, profile):
-            reason = f"{source.characters_per_line:.1f} characters, as in the target"
-            source_choice = TokenizerChoice(CHARACTERS, reason)
-    elif source_choice.kind == CHARACTERS and _is_phrase(target, MAX_TARGET_CHARACTERS):
-        if target_choice.kind == SUBWORDS or _may_be_spelled(target, target_choice, profile):
-            reason = f"{target.characters_per_line:.1f} characters, as in the source"
-            target_choice = TokenizerChoice(CHARACTERS, reason)
-    elif target_choice.kind == SYMBOLS and are_phonemes(target) and is_pronounced and source.symbols > MAX_LABELS:
-        reason = f"words of {source.characters_per_line:.1f} characters with phonemes"
-        source_choice = TokenizerChoice(CHARACTERS, reason)
+    source_choice, target_choice = _suit_each_other(
+        source_choice, target_choice, source, target, profile.script_overlap
+    )
     decomposed_source = _decompose(source_choice, source, is_target=False)
     decomposed_target = _decompose(target_choice, target, is_target=True)
     both_spelled = source_choice.kind == target_choice.kind == CHARACTERS
@@ -206,6 +184,51 @@ def choose_for_pairs(
     if shares_letters and decomposed_source.kind != decomposed_target.kind:
         return source_choice, target_choice
     return decomposed_source, decomposed_target
+
+
+def _suit_each_other(
+    source_choice: TokenizerChoice,
+    target_choice: TokenizerChoice,
+    source: TextProfile,
+    target: TextProfile,
+    script_overlap: float,
+) -> tuple[TokenizerChoice, TokenizerChoice]:
+    """Return tokenizers of source and target that suit each other, from those that were chosen for each text alone.
+
+    `source` and `target` are the statistics of both texts, `script_overlap` is the share of letters in common scripts.
+    A phrase, below, is a text of short lines that do not end like sentences. A closed inventory is a small number of
+    different symbols (words between spaces), such as labels, of which further text has hardly any new ones.
+    """
+    # sentences whose targets are single words or short phrases: classes rather than spellings
+    has_sentences = source_choice.kind == SUBWORDS and not _is_phrase(source, MAX_PHRASE_CHARACTERS)
+    if target_choice.kind == CHARACTERS and has_sentences and _is_phrase(target, MAX_WORD_CHARACTERS):
+        return source_choice, TokenizerChoice(SUBWORDS, "as in the source")
+    are_words = target.words_per_line <= MAX_WORDS and _is_word_list(target, target_choice, script_overlap)
+    # an inflection table, whose targets look like a closed inventory because every form occurs often
+    if source_choice.kind == SYMBOLS and are_words and _is_phrase(source, MAX_PHRASE_CHARACTERS):
+        reason = f"single words, {target.characters_per_line:.1f} characters per line"
+        target_choice = TokenizerChoice(CHARACTERS, reason)
+    # if one side is spelled in characters, and the other one has phrases, or words with phonemes, both are spelled
+    if target_choice.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
+        if source_choice.kind == SUBWORDS or _is_word_list(source, source_choice, script_overlap):
+            reason = f"{source.characters_per_line:.1f} characters, as in the target"
+            source_choice = TokenizerChoice(CHARACTERS, reason)
+    elif source_choice.kind == CHARACTERS and _is_phrase(target, MAX_TARGET_CHARACTERS):
+        if target_choice.kind == SUBWORDS or _is_word_list(target, target_choice, script_overlap):
+            reason = f"{target.characters_per_line:.1f} characters, as in the source"
+            target_choice = TokenizerChoice(CHARACTERS, reason)
+    elif target_choice.kind == SYMBOLS and _is_pronunciation(source, target) and source.symbols > MAX_LABELS:
+        # the source has more different words than a set of labels would have
+        reason = f"words of {source.characters_per_line:.1f} characters with phonemes"
+        source_choice = TokenizerChoice(CHARACTERS, reason)
+    return source_choice, target_choice
+
+
+def _is_pronunciation(source: TextProfile, target: TextProfile) -> bool:
+    """Whether the target has phonemes, and the source is their spelling: about as many letters, or single words."""
+    letters_per_phoneme = source.characters_per_line / target.words_per_line
+    has_as_many_letters = MIN_LETTERS_PER_PHONEME < letters_per_phoneme < MAX_LETTERS_PER_PHONEME
+    return are_phonemes(target) and (has_as_many_letters or _is_phrase(source, MAX_WORD_CHARACTERS))
 
 
 def _decompose(choice: TokenizerChoice, text: TextProfile, is_target: bool) -> TokenizerChoice:
@@ -298,7 +321,7 @@ def _is_phrase(text: TextProfile, max_characters: float) -> bool:
     return text.characters_per_line <= max_characters and text.sentence_lines <= MAX_SENTENCE_LINES
 
 
-def _may_be_spelled(text: TextProfile, choice: TokenizerChoice, profile: CorpusProfile) -> bool:
+def _is_word_list(text: TextProfile, choice: TokenizerChoice, script_overlap: float) -> bool:
     """Whether a text that looks like a closed inventory of symbols is a list of words, to be split into characters.
 
     So it is in an inflection table, where every lemma occurs often, but new lemmas will come. The words are longer and
@@ -306,11 +329,11 @@ def _may_be_spelled(text: TextProfile, choice: TokenizerChoice, profile: CorpusP
 
     Args:
         text: statistics of the source or the target; `text.symbols` is the number of different symbols.
-        choice: the tokenizer that was chosen for it.
-        profile: statistics of source and target together.
+        choice: the tokenizer that was chosen for it; whole symbols for a closed inventory.
+        script_overlap: share of the letters that source and target have in common scripts.
     """
-    is_word_list = text.symbols > MAX_LABELS and text.characters_per_word > MAX_PHONEME_CHARACTERS
-    return choice.kind == SYMBOLS and is_word_list and profile.script_overlap >= MIN_SCRIPT_OVERLAP
+    are_words = text.symbols > MAX_LABELS and text.characters_per_word > MAX_PHONEME_CHARACTERS
+    return choice.kind == SYMBOLS and are_words and script_overlap >= MIN_SCRIPT_OVERLAP
 
 
 def _joint_choices(

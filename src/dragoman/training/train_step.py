@@ -281,8 +281,9 @@ class TrainStep:
         """
         if self.strategy.lockstep:
             raise UserError(
-                f"out of memory at step {step:,}: with sharded weights all processes compute the same number of "
-                "batches, so none can be split; train a new run with a lower training.batch_tokens"
+                f"out of memory at step {step:,}: with training.parallelism=sharded, all processes must compute the "
+                "same number of batches, so that no batch can be split; train a new run with a lower "
+                "training.batch_tokens"
             )
         self.splitter.split_further(part, batch)
         self.loss_sums.copy_(sums)

@@ -49,7 +49,9 @@ def prepare_weights(model: nn.Module, config: Config, new_weights: Iterable[str]
         model.get_parameter(name).requires_grad_(False)
     counts = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
     if not any(is_trained for _, is_trained in counts):
-        raise UserError("training.freeze freezes all weights, so that nothing can be trained: leave out a pattern")
+        raise UserError(
+            "training.freeze freezes all weights, so that nothing can be trained: leave out one of its patterns"
+        )
     total, trained = sum(size for size, _ in counts), sum(size for size, is_trained in counts if is_trained)
     return ParameterCounts(total=total, trained=trained)
 
@@ -93,7 +95,7 @@ def match_parameters(model: nn.Module, patterns: Sequence[str], setting: str) ->
             examples = ", ".join(base_names[:: max(1, len(base_names) // 4)][:4])  # four from all over the model
             raise UserError(
                 f"{setting} has {pattern!r}, which matches no weight of the model: use a word such as embeddings or "
-                f"encoder, or a pattern over names such as {examples}"
+                f"encoder, or a pattern such as decoder.*; names of weights are, for example, {examples}"
             )
         selected = selected - matching if excludes else selected | matching
     return [name for name in names if name in selected]

@@ -134,14 +134,14 @@ class Trainer:
         self.strategy = make_strategy(training.parallelism, processes, self.device)
         if self.strategy.lockstep and self.objective.decodes_in_training:
             raise UserError(
-                f"the objective {objective.name} generates text in every step, which sharded weights cannot: set "
-                "training.parallelism=replicated"
+                f"the objective {objective.name} generates text in every step, which does not work with "
+                "training.parallelism=sharded: set training.parallelism=replicated"
             )
         is_one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size)) == processes.world_size
         if mirror is not None and self.strategy.lockstep and not is_one_machine:
             raise UserError(
-                "training.mirror copies the files of one machine, but sharded weights are saved by all: set "
-                "training.parallelism=replicated, or use a shared disk and no mirror"
+                "training.mirror copies the files of one machine, but with training.parallelism=sharded every machine "
+                "saves a part of the weights: set training.parallelism=replicated, or use a shared disk and no mirror"
             )
         self.strategy.distribute(self.objective)
         # sharded weights cannot decode: the first process validates another model, into which they are gathered
@@ -223,8 +223,8 @@ class Trainer:
         supported = self.objective.supports_packing and self.objective.static_shapes
         if layout == "packed" and not supported:
             raise UserError(
-                "training.batch_layout is packed, but this system or objective does not support packing: set "
-                "training.batch_layout to auto or padded"
+                "training.batch_layout=packed puts all pairs of a batch into one row, which this system or objective "
+                "does not support: set training.batch_layout to auto or padded"
             )
         return supported and (layout == "packed" or (layout == "auto" and self.device.type == "cuda"))
 
@@ -529,7 +529,7 @@ class Trainer:
             """Raise the error; run on the first process, so that it is reported once."""
             step, rate = self.state.step, self.config.training.learning_rate
             raise UserError(
-                f"training diverged: the {kind} loss is {loss:.4g} at step {step:,}. Train a new run with a "
+                f"training diverged: the {kind} loss is {loss:.4g} at step {step:,}; train a new run with a "
                 f"training.learning_rate below {rate}"
             )
 

@@ -207,6 +207,6 @@ def _check_budget(training: TrainingConfig, state: TrainState) -> None:
         if budget is not None and budget <= used:
             trained = pluralize(round(used, 2), unit.removesuffix("s"))
             raise UserError(
-                f"the run has already trained for {trained}, and --{unit} counts from its start, but is {budget:g}: "
-                "give a larger value"
+                f"the run has already trained for {trained}, and --{unit} counts from the start of the run, but is "
+                f"only {budget:g}: give a larger value"
             )

@@ -68,8 +68,9 @@ def check_metric(metric: str, bleu_tokenizer: str, references: Sequence[str]) ->
         return
     if not references:
         raise UserError(
-            f"training.selection_metric is {metric}, but no validation sentences are decoded (by this objective, or "
-            "because training.validation_sentences is 0): set training.selection_metric=loss"
+            f"training.selection_metric={metric} needs translations of validation sentences, but none are generated "
+            "(this objective generates none, or training.validation_sentences is 0): set "
+            "training.selection_metric=loss"
         )
     sample = ["B (S a)"]  # valid for all metrics: as words, as tags of spans and as a tree
     evaluation.text_metric(metric)(sample, sample)  # an error here, before training, if a package is missing

@@ -52,7 +52,7 @@ class ParentRun:
         folder = Path(name)
         spec = read_spec(folder)
         if not checkpoint.is_complete(folder / CHECKPOINT_DIR / "best"):
-            raise UserError(f"{folder} has no checkpoint to start from: train it first")
+            raise UserError(f"{folder} has no checkpoint to start from: train this run first")
         settings = config.from_yaml(folder / CONFIG_FILE)
         return ParentRun(
             folder,
@@ -91,7 +91,8 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
     loaded = [name for name, weight in targets.items() if name in available and available[name].shape == weight.shape]
     if not loaded:
         raise UserError(
-            f"no weight of {parent.folder} has the same name and shape as one of this system: start from another run"
+            f"no weight of {parent.folder} (--start-from) has the same name and shape as a weight of this system: "
+            "start from another run"
         )
     with torch.no_grad():
         for name in loaded:
@@ -171,8 +172,8 @@ def write_initial_weights(
             continue
         if table is None:
             raise UserError(
-                f"the word vectors {path} initialize token embeddings, but this system has no embeddings of the "
-                f"{side}: leave out text.{side}_word_vectors"
+                f"text.{side}_word_vectors={path} initializes token embeddings, but this system has no embeddings of "
+                f"{side} tokens: leave out this setting"
             )
         vectors = match_word_vectors(tokenizer, Path(path), table.width)
         with torch.no_grad():  # the model multiplies embeddings by `scale`

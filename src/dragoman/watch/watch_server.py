@@ -31,8 +31,8 @@ def check_packages() -> None:
     for name in PACKAGES:
         if importlib.util.find_spec(name) is None:
             raise UserError(
-                f"the page that shows a training needs the package {name}: install it with pip install "
-                "'dragoman[serve]', or leave --watch out"
+                f"the web page that shows a training needs the package {name}: install it with pip install "
+                "'dragoman[serve]', or train without --watch"
             )
 
 
@@ -51,7 +51,8 @@ class WatchServer:
         except OSError as error:
             self.socket.close()
             raise UserError(
-                f"cannot listen at port {port} to serve the page: {error.strerror}; choose another --port"
+                f"the web page that shows a training cannot listen at port {port} ({error.strerror}): choose another "
+                "one with --port, or with --watch-port of 'dragoman train'"
             ) from None
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
 

@@ -43,7 +43,9 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     sizes = {"train": train, "valid": valid, "test": test}
     for name, size in sizes.items():
         if size < 0:
-            raise UserError(f"the number of {name} pairs must be at least 0, but is {size}: change it")
+            raise UserError(
+                f"the number of {name} sentence pairs to generate must be at least 0, but is {size}: change it"
+            )
     pairs: dict[str, dict[str, AlignedPair]] = {name: {} for name in sizes}
     max_tries = 10_000 + 100 * sum(sizes.values())
     stream = itertools.islice(sentences(seed), max_tries)
@@ -70,7 +72,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     for name, size in sizes.items():
         if len(pairs[name]) < size:
             raise UserError(
-                f"{train} training pairs have too few different words for {size} {name} pairs without unseen words: "
+                f"the words of {train} training pairs are too few to generate {size} different {name} pairs from them: "
                 f"ask for more training pairs or fewer {name} pairs"
             )
     return {name: list(pairs[name].values())[:size] for name, size in sizes.items()}

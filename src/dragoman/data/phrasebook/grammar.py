@@ -204,10 +204,10 @@ class VerbGroup(NamedTuple):
     """The verb forms of a clause: English forms around the subject, German forms at both ends of the clause."""
 
     helper: list[Word]  # the English auxiliary, which a question puts before the subject
-    negation: Word | None  # the English "not" or "cannot"
+    negation: Word | None  # the English "not" or "cannot", which "nicht" or "kein" translates
     english_rest: list[Word]  # negation, adverb of frequency, main verb
-    finite: Word
-    german_rest: list[Word]
+    finite: Word  # the German finite verb
+    german_rest: list[Word]  # infinitive, participle or separated prefix
 
 
 @dataclass(eq=False, slots=True)
@@ -221,22 +221,23 @@ class Clause:
     perfect: bool = False
     modal: Modal | None = None
     negated: bool = False
-    front: Adverb | Prepositional | Subordinate | None = None
+    front: Adverb | Prepositional | Subordinate | None = None  # the first words, before subject and verb
     frequency: Adverb | None = None
     manner: Adverb | None = None
-    phrases: tuple[Adverb | Prepositional, ...] = ()
+    phrases: tuple[Adverb | Prepositional, ...] = ()  # of company, goal, place …
     time: Adverb | None = None
-    after: Subordinate | None = None
+    after: Subordinate | None = None  # the last words
 
     def realize(self, order: str) -> Bitext:
         """Return the words of the clause as a "statement", a "question" or a "subordinate" clause.
 
         German: front, finite verb, middle field (subject, objects, adverbials), rest of the verb, subordinate clauses.
-        In a subordinate clause the finite verb follows the rest of the verb.
+        In a subordinate clause the finite verb follows the rest of the verb. `phrases` are adverbials such as "in the
+        garden", `predicate` is what follows "be": (tired,) or (very, tired).
         """
         # the verb comes before the subject, unless that is a question word, which opens its clause
         inverted = order == "question" and not self.subject.opens_clause
-        frequency, manner, time, last = map(_realize, (self.frequency, self.manner, self.time, self.after))
+        frequency, manner, time, after = map(_realize, (self.frequency, self.manner, self.time, self.after))
         verbs = self._verbs(inverted=inverted, verb_last=order == "subordinate", frequency=frequency.english)
         subject = self.subject.realize("nom") + _relative_clause(self.subject)
         front = _realize(self.front)
@@ -247,9 +248,10 @@ class Clause:
         english_objects: list[Word] = []
         known: list[Word] = []  # German objects before the adverbs: definite ones
         new: list[Word] = []  # … and after them: indefinite ones, and all that follow these
-        after: list[Word] = []  # German relative and subordinate clauses, at the end
-        negation = verbs.negation
-        for (case, _), nominal in zip(self.verb.objects, self.objects, strict=True):
+        german_end: list[Word] = []  # German relative and subordinate clauses, after the verb
+        negation = verbs.negation  # the English "not" or "cannot", until a German word translates it
+        cases = [case for case, _ in self.verb.objects]  # without the kinds of nouns that the verb selects
+        for case, nominal in zip(cases, self.objects, strict=True):
             absorbed = negation if nominal.takes_kein else None
             phrase, relative = nominal.realize(case, absorbed), _relative_clause(nominal)
             negation = None if absorbed else negation
@@ -259,23 +261,23 @@ class Clause:
             objects = known if nominal.definite and not new else new
             objects += phrase.german
             english_objects += phrase.english + relative.english
-            after += relative.german
-        after += _enclose(last.german)
+            german_end += relative.german
+        german_end += _between_commas(after.german)
 
         phrases = sum(map(_realize, self.phrases), Bitext())
         predicate = sum((Bitext.translated(word.english, word.german) for word in self.predicate), Bitext())
         english = front.english + (verbs.helper + subject.english if inverted else subject.english + verbs.helper)
         english += verbs.english_rest + english_objects + predicate.english
-        english += manner.english + phrases.english + time.english + last.english
-        not_absorbed = [Word("nicht", negation)] if negation else []
+        english += manner.english + phrases.english + time.english + after.english
+        not_absorbed = [Word("nicht", negation)] if negation else []  # a translation of `negation`
         middle = known + time.german + frequency.german + not_absorbed + manner.german
         middle += new + phrases.german + predicate.german
         if order == "subordinate":
-            german = [*front.german, *subject.german, *middle, *verbs.german_rest, verbs.finite, *after]
+            german = [*front.german, *subject.german, *middle, *verbs.german_rest, verbs.finite, *german_end]
         elif front.german or inverted:
-            german = [*front.german, verbs.finite, *subject.german, *middle, *verbs.german_rest, *after]
+            german = [*front.german, verbs.finite, *subject.german, *middle, *verbs.german_rest, *german_end]
         else:
-            german = [*subject.german, verbs.finite, *middle, *verbs.german_rest, *after]
+            german = [*subject.german, verbs.finite, *middle, *verbs.german_rest, *german_end]
         return Bitext(english, german)
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
@@ -378,10 +380,10 @@ def _relative_clause(nominal: Nominal) -> Bitext:
     if not nominal.relative_clause:
         return Bitext()
     relative = nominal.relative_clause.realize("subordinate")
-    return Bitext(relative.english, _enclose(relative.german))
+    return Bitext(relative.english, _between_commas(relative.german))
 
 
-def _enclose(german: list[Word]) -> list[Word]:
+def _between_commas(german: list[Word]) -> list[Word]:
     """Put the words of a German phrase between commas; no words stay none."""
     return [Word(","), *german, Word(",")] if german else []
 

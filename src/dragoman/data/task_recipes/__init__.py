@@ -28,7 +28,7 @@ class Split:
     source: str  # name of the file with the sources, or with both sides (TSV, JSON lines), without .gz
     target: str = ""  # name of the file with the targets, line by line
     group_by_source: bool = False  # lines with the same source are one item with several references
-    #: column, from 0, with the category of each line; every category is scored on its own, too
+    #: column, from 0, with the category of each line; the items of every category are also scored on their own
     category_column: int | None = None
 
 
@@ -118,7 +118,10 @@ class TaskRecipe:
             return [name]
         if name not in self.groups:
             if not self.variants:
-                raise UserError(f"the recipe {self.name} has no variants: leave out --variant")
+                raise UserError(
+                    f"the task recipe {self.name} has only one form of its corpus, and so no variants to choose from: "
+                    "leave out --variant"
+                )
             raise unknown_name(f"variant of the recipe {self.name}", name, [*self.variants, *self.groups])
         return self.groups[name]
 
@@ -167,13 +170,17 @@ def read_recipe(path: Path) -> TaskRecipe:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: name a recipe of 'dragoman recipe', or a file of your own") from None
+        raise UserError(
+            f"{path} does not exist: give the name of a recipe that 'dragoman recipe' lists, or the path of your own "
+            "recipe file (TOML)"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"the recipe {path} is not a readable TOML file ({error}): correct it") from None
     recipe: TaskRecipe = _build(TaskRecipe, values, str(path))
     if TRAIN not in recipe.splits or not recipe.test_sets or not recipe.metrics:
         raise UserError(
-            f"the recipe {path} lacks [splits.train], a test set such as [splits.test], or `metrics`: add these"
+            f"the recipe {path} needs the table [splits.train], a test set such as [splits.test], and `metrics`: add "
+            "what is missing"
         )
     if recipe.url and not recipe.url.startswith("https://"):
         raise UserError(f"the recipe {path}: url must begin with https://, but is {recipe.url}: change it")

@@ -48,8 +48,8 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
     if unavailable := [name for name, address in addresses.items() if not address]:
         advice = f" {recipe.obtain}" if recipe.obtain else ""
         raise UserError(
-            f"{folder} lacks {', '.join(unavailable)} (plain or .gz) of the corpus {recipe.name}: name the folder that "
-            f"has them with --data FOLDER.{advice}"
+            f"the folder {folder} lacks the files {', '.join(unavailable)} (plain or .gz) of the corpus of the recipe "
+            f"{recipe.name}: name the folder that has them with --data FOLDER.{advice}"
         )
     for name in names:
         checksum = recipe.files.get(name, CorpusFile()).sha256
@@ -76,8 +76,8 @@ def _existing(folder: Path, name: str) -> Path:
     path = find_file(folder, name)
     if path is None:
         raise UserError(
-            f"{folder} lacks the file {name} of the corpus: remove the folder to have it made again, or name another "
-            "one with --data"
+            f"the folder {folder} lacks the file {name} of the corpus: remove the folder, so that the corpus is "
+            "written again, or name another folder with --data"
         )
     return path
 
@@ -159,7 +159,7 @@ def _decompress(content: bytes, url: str) -> bytes:
     try:
         text = decompressor.decompress(content, MAX_DOWNLOAD_BYTES)
     except zlib.error as error:
-        raise UserError(f"{url} is broken gzip ({error}): try again") from None
+        raise UserError(f"the download of {url} is not valid gzip data ({error}): try again") from None
     if not decompressor.eof:
         raise UserError(
             f"{url} is incomplete, or larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB when decompressed: get the file in "

@@ -58,7 +58,8 @@ def _encoder_without_head(family: BertFamily, config: HFConfig) -> Conversion:
     max_positions = config.integer("max_position_embeddings", 512)
     if max_positions <= unused_rows:
         raise UserError(
-            f"{config.path}: max_position_embeddings must be above {unused_rows}, but is {max_positions}: correct it"
+            f"{config.path}: positions are numbered from pad_token_id + 1 = {unused_rows}, so that "
+            f"max_position_embeddings must be larger than this, but is {max_positions}: correct one of the two fields"
         )
     config.ignore(*TASK_FIELDS)  # fields of DistilBERT that change nothing here
     transforms: dict[str, WeightTransform] = {"encoder.position.table": without_first_rows(unused_rows)}

@@ -201,8 +201,8 @@ def _attention_masks(family: LlamaFamily, config: HFConfig) -> list[Visibility]:
         first_with_window = config.get("max_window_layers", MAX_WINDOW_LAYERS)
         if not isinstance(first_with_window, int) or isinstance(first_with_window, bool) or first_with_window < 0:
             raise UserError(
-                f"{config.path}: max_window_layers must be a whole number from 0, but is {first_with_window!r}: "
-                "correct it"
+                f"{config.path}: max_window_layers (the number of the first layer with a sliding window) must be a "
+                f"whole number of at least 0, but is {first_with_window!r}: correct it"
             )
     by_type = {"full_attention": Causal(), "sliding_attention": window if has_window else Causal()}
     default = [
@@ -212,8 +212,8 @@ def _attention_masks(family: LlamaFamily, config: HFConfig) -> list[Visibility]:
     types = config.get("layer_types", default) if "layer_types" in family.windows else default
     if not isinstance(types, list) or len(types) != layers or not set(types) <= by_type.keys():
         raise UserError(
-            f"{config.path}: layer_types must be full_attention or sliding_attention for each of the {layers} layers, "
-            f"but is {types!r}"
+            f"{config.path}: layer_types must list full_attention or sliding_attention for each of the {layers} "
+            f"layers, but is {types!r}: correct it"
         )
     return [by_type[layer_type] for layer_type in types]
 
@@ -253,7 +253,10 @@ def _rotary(config: HFConfig) -> Spec:
     scaling = config.get("rope_scaling", None)
     values = scaling or config.get("rope_parameters", None) or {}
     if not isinstance(values, dict):
-        raise UserError(f"{config.path}: rope_parameters must be a JSON object, but is {values!r}: correct it")
+        raise UserError(
+            f"{config.path}: rope_parameters (formerly rope_scaling) must be a JSON object, but is {values!r}: correct "
+            "it"
+        )
     rope = HFConfig(values, generation={}, path=config.path)
     config.expect("partial_rotary_factor", 1.0)
     rope.expect("partial_rotary_factor", 1.0)
@@ -267,7 +270,9 @@ def _rotary(config: HFConfig) -> Spec:
     def required(name: str) -> float:
         """Return the number in the field `name`, without which this type of rotary positions is an error."""
         if rope.get(name, None) is None:
-            raise UserError(f"{config.path}: rotary positions of type {kind} need the field {name}, which is missing")
+            raise UserError(
+                f"{config.path}: rotary positions of type {kind} need the field {name}, which is missing: add it"
+            )
         return rope.number(name, default=None)  # None: without a default
 
     position: Spec

@@ -151,7 +151,7 @@ class Conversion:
                 # the tolerance allows for tables that were stored in float16
                 if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
                     raise UserError(
-                        f"{weights.folder} cannot be imported: it has a learned position table {name}, but only "
+                        f"{weights.folder} cannot be imported, because its position table {name} is learned, but only "
                         "sinusoidal positions are supported for this architecture: use another checkpoint"
                     )
 

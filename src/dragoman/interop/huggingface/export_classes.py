@@ -112,7 +112,8 @@ class PlannedWeights(StoredWeights):
 class ExportPlan:
     """How a model is written: as which class of transformers, with which fields of config.json and which weights.
 
-    `model` is our model, rewritten to be like the class. `conversion` is that of an import, which an export inverts.
+    `model` is our model, rewritten to be like the class. `conversion` is that of an import, which an export inverts: it
+    has the `spec` that the class can represent, and the `system` (one of our named architectures) that is most like it.
     """
 
     export_class: ExportClass
@@ -141,7 +142,8 @@ def plan_export(
         weights: its weights; none if only the spec matters.
         framing: special tokens, whose ids are fields of config.json.
         max_positions: number of positions in config.json if positions are computed, not learned.
-        preferred: name of a class or system, which is used if several classes have equally few obstacles.
+        preferred: name of a class of transformers, or of a system (one of our named architectures, such as "bart"),
+            whose class is used if several classes have equally few obstacles.
         labels: names of the labels of a token classifier.
     """
     plans = []
@@ -153,7 +155,10 @@ def plan_export(
                 plans.append(plan)
 
     def rank(plan: ExportPlan) -> tuple[int, bool]:
-        """Order plans by the number of obstacles, then those of the preferred class or system first."""
+        """Order plans by the number of obstacles, then those of the preferred class or system first.
+
+        `plan.conversion` says as which of our specs, and of which system, an import would read the exported model.
+        """
         return len(plan.obstacles), preferred not in (plan.export_class.name, plan.conversion.system)
 
     best = min(plans, key=rank, default=None)

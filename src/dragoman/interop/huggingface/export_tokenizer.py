@@ -160,6 +160,6 @@ def check_tokenizer(run: Run, folder: Path, sources: list[str]) -> None:
             ours.append(framing.bos)  # the separator, which the exported tokenizer adds to a source
         if theirs != ours and len(ours) < run.max_source_length:  # the run has truncated longer texts
             raise UserError(
-                f"the export was not kept, because the tokenizer of transformers gives other ids than the run for the "
-                f"text {text!r} ({theirs} instead of {ours}): please report this"
+                "the export was not kept, because the tokenizer of transformers gives other ids than the tokenizer of "
+                f"the run for the text {text!r} ({theirs} instead of {ours}): please report this"
             )

@@ -113,7 +113,10 @@ class HFConfig:
         first = next(iter(values.values()), default)
         if any(value != first for value in values.values()):
             contradiction = " and ".join(f"{key} {value!r}" for key, value in values.items())
-            raise UserError(f"{self.path} has {contradiction}, but these fields mean the same: remove the wrong one")
+            raise UserError(
+                f"{self.path} has different values in fields with the same meaning ({contradiction}): remove the wrong "
+                "one"
+            )
         return first
 
     def ignore(self, *names: str) -> None:
@@ -160,10 +163,16 @@ class HFConfig:
         names = self.values.get("id2label")
         if isinstance(names, dict):
             if names.keys() != {str(number) for number in range(len(names))}:
-                raise UserError(f"{self.path}: id2label must number its labels from 0, but has {sorted(names)}")
+                raise UserError(
+                    f"{self.path}: id2label must number its labels 0, 1, 2, …, but the numbers are {sorted(names)}: "
+                    "correct it"
+                )
             labels = tuple(str(names[str(number)]) for number in range(len(names)))
             if len(set(labels)) < len(labels):
-                raise UserError(f"{self.path}: id2label must give every label another name, but has {list(labels)}")
+                raise UserError(
+                    f"{self.path}: id2label must give every label its own name, but the names are {list(labels)}: "
+                    "correct it"
+                )
             return labels
         return tuple(f"LABEL_{number}" for number in range(self.integer("num_labels", 2)))
 

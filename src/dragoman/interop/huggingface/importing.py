@@ -223,6 +223,9 @@ def import_checkpoint(
 
     If it fails, no folder is left behind. `log` receives messages of progress. `precision` is that of the weights in
     the run folder ("stored": as in the checkpoint); inference and training compute in float32 in any case.
+
+    Of the converted checkpoint, `system` names our most similar system, such as "bart"; `spec` is the exact model,
+    `framing` its special tokens, and `architecture` the name of the model class in transformers.
     """
     check_new_folder(run_folder)
     log(f"reading {folder}")
@@ -230,10 +233,11 @@ def import_checkpoint(
     settings = _run_config(checkpoint, shared_vocabulary=source is target)
     for message in messages:
         log(message)
-    if source.vocab_size < MIN_TOKEN_SHARE * (count := checkpoint.embedding_counts[0]):
+    source_embeddings, _ = checkpoint.embedding_counts
+    if source.vocab_size < MIN_TOKEN_SHARE * source_embeddings:
         log(
-            f"the tokenizer has only {source.vocab_size:,} tokens for the {count:,} embeddings of the model: check "
-            "that they belong together"
+            f"the tokenizer has only {source.vocab_size:,} tokens for the {source_embeddings:,} embeddings of the "
+            "model: check that they belong together"
         )
     log(f"writing {run_folder}")
     with exclusive_folder(run_folder) as unfinished:
@@ -275,7 +279,7 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
         if tokenizer.vocab_size > count:
             raise UserError(
                 f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, but the model has only {count:,} "
-                "embeddings: give files of one model"
+                "embeddings: get tokenizer and weights of the same model"
             )
     checkpoint = replace(checkpoint, framing=tokenizer_framing(folder, checkpoint, source))
     return checkpoint, source, _label_tokenizer(checkpoint.labels) if checkpoint.labels else target
@@ -293,8 +297,9 @@ def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
 def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
     """Return the configuration of a run, with the generation settings of the checkpoint as settings of the search.
 
-    `max_length` and `min_length` of transformers count the BOS of the target, our lengths do not. A prompt, such as
-    Whisper's language and task, counts in our length only. With a maximum length, the limit of a target does not depend
+    Lengths of our search count the prompt of a target, such as Whisper's language and task, but not BOS before it. Of
+    transformers' settings, `max_new_tokens` and `min_new_tokens` count neither, `max_length` and `min_length` both;
+    only if there is a prompt, `max_length` counts neither. With a maximum length, the limit of a target does not depend
     on the source length: `length_ratio` is 0.
     """
     generation, prompt_length = checkpoint.generation, checkpoint.framing.prompt_length
@@ -302,13 +307,16 @@ def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> con
     if max_length is not None:
         max_length += prompt_length
     elif isinstance(generation.get("max_length"), int):
-        # transformers counts BOS, but of a target with a prompt neither BOS nor the prompt
+        # Whisper's `generate`, which alone has a prompt, adds BOS and the prompt to `max_length`
         max_length = generation["max_length"] + prompt_length if prompt_length else generation["max_length"] - 1
+    if min_length is not None:
+        min_length += prompt_length
+    elif isinstance(generation.get("min_length"), int):
+        min_length = max(0, generation["min_length"] - 1)  # without BOS
     model = meta_model(checkpoint.spec)
     if prompt_length and (positions := position_limit(model.decoder)):
-        max_length = min(positions - 1, max_length or positions)  # all positions but that of BOS, or fewer
-    if min_length is None and isinstance(generation.get("min_length"), int):
-        min_length = max(0, generation["min_length"] - 1)  # without BOS
+        # Whisper's `generate` fills the decoder's positions at most, of which BOS has one
+        max_length = min(positions - 1, max_length or positions)
     early_stopping = generation.get("early_stopping")  # True, False, "never", or missing
     search = {
         "beam_size": generation.get("num_beams", 1),
@@ -319,6 +327,7 @@ def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> con
         "min_length": min_length,
         "no_repeat_ngram_size": generation.get("no_repeat_ngram_size"),
         "early_stopping": early_stopping if early_stopping in (True, "never") else False,
+        # hypotheses that the length limit cuts off are ranked among the finished ones, as transformers does
         "rank_unfinished": "by_score",
         # in feature vectors, such as frames; None: not set
         "max_source_length": None if model.source_features is None else model.max_source_length,

@@ -32,7 +32,7 @@ def not_exportable(run: Run, plan: ExportPlan | None) -> UserError:
             f"no class of transformers has {', '.join(obstacles[:MAX_OBSTACLES])}{more} in such a model (the nearest "
             f"one is {plan.export_class.name})"
         )
-    return UserError(f"{run.folder} cannot be exported: {reason}. {_advice(run)}")
+    return UserError(f"{run.folder} cannot be exported to Hugging Face transformers: {reason}. {_advice(run)}")
 
 
 def _obstacle_names(plan: ExportPlan) -> Iterator[str]:

@@ -40,8 +40,8 @@ class StoredWeights:
             name = re.sub(r"(?<=LayerNorm)\.(gamma|beta)$", lambda match: modern[match[0]], name)
             if name in self._full_names:
                 raise UserError(
-                    f"{folder} has the weight {name} twice, under the names {self._full_names[name]} and {full_name}: "
-                    "remove one of them"
+                    f"{folder} has the weight {name} twice, stored as {self._full_names[name]} and as {full_name}: "
+                    "remove one of the two"
                 )
             self._full_names[name] = full_name
 
@@ -116,8 +116,8 @@ def open_weights(folder: Path, base_prefix: str, class_name: str) -> StoredWeigh
             f"python -c {shlex.quote(program)}"
         )
     raise UserError(
-        f"{folder} has no weights: expected {SINGLE_FILE}, or {INDEX_FILE} and the files that it lists; get them, or "
-        "name another folder"
+        f"{folder} has no weights: expected {SINGLE_FILE}, or {INDEX_FILE} and the files that it lists: get these "
+        "files, or name another folder"
     )
 
 

@@ -109,7 +109,8 @@ def _t5_feed_forward(config: HFConfig, family: T5Family) -> FeedForward:
     gate, _, activation = kind.rpartition("-")
     if gate not in ("", "gated"):
         raise UserError(
-            f"{config.path}: feed_forward_proj must be an activation, such as relu or gated-gelu, but is {kind!r}"
+            f"{config.path}: feed_forward_proj must be an activation, such as relu, or gated- and an activation, such "
+            f"as gated-gelu, but is {kind!r}: correct it"
         )
     # in gated-gelu, GELU means the approximation by tanh
     activation = config.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)

@@ -224,8 +224,8 @@ def _forced_tokens(config: HFConfig) -> list[int | None]:
         ) from None
     if [position for position, _ in numbered] != list(range(1, len(numbered) + 1)):
         raise UserError(
-            f"the positions of forced_decoder_ids in generation_config.json must be 1, 2, …, but it is {pairs!r}: get "
-            "the file again"
+            "forced_decoder_ids in generation_config.json must be pairs with the positions 1, 2, … and a token id "
+            f"each, but is {pairs!r}: get the file again"
         )
     return [token for _, token in numbered]
 
@@ -268,8 +268,9 @@ def _feature_settings(config: HFConfig, mel_bins: int, positions: int) -> dict[s
     seconds = extractor.number("chunk_length", 2 * positions * hop / rate)
     if round(seconds * rate) // hop != 2 * positions:
         raise UserError(
-            f"{config.path} has max_source_positions {positions}, which are {2 * positions} frames, but recordings of "
-            f"{seconds:g} s have {round(seconds * rate) // hop}: correct chunk_length in {extractor.path.name}"
+            f"{config.path} has max_source_positions {positions}, for {2 * positions} frames of sound, but recordings "
+            f"of {seconds:g} s (chunk_length) have {round(seconds * rate) // hop} frames: correct chunk_length in "
+            f"{extractor.path.name}"
         )
     milliseconds = 1000 / rate  # per sample
     return {

@@ -90,8 +90,8 @@ def _model_options(file: NpzFile) -> MarianOptions:
     if beside.is_file():
         return MarianOptions(read_yaml(beside), str(beside))
     raise UserError(
-        f"{file.path} has no entry {MODEL_OPTIONS}, and there is no {beside.name} next to it: name a model that was "
-        "written by Marian"
+        f"the Marian options of {file.path} are missing: it has no entry {MODEL_OPTIONS}, and there is no "
+        f"{beside.name} next to it: name a model file that Marian wrote"
     )
 
 
@@ -121,8 +121,8 @@ def _model_file(folder: Path, decoding: MarianOptions) -> Path:
         if path.is_file():
             return path
         raise UserError(
-            f"{decoding.origin} names the model {names[0]}, but {folder} has no file {path.name}: get it, or correct "
-            "the name"
+            f"{decoding.origin} names the model {names[0]}, but the folder {folder} has no file {path.name}: get this "
+            "file, or correct the name"
         )
     models = sorted(folder.glob("*.npz"))
     if len(models) == 1:
@@ -144,8 +144,8 @@ def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -
         for name, path in zip(names, paths):
             if not path.is_file():
                 raise UserError(
-                    f"{decoding.origin} names the vocabulary {name}, but {folder} has no file {path.name}: get it, or "
-                    "correct the name"
+                    f"{decoding.origin} names the vocabulary {name}, but the folder {folder} has no file {path.name}: "
+                    "get this file, or correct the name"
                 )
         return paths[0], paths[1]
     for pattern in VOCABULARY_PATTERNS:
@@ -156,7 +156,7 @@ def _vocabulary_files(folder: Path, model_path: Path, decoding: MarianOptions) -
                 return paths[0], paths[-1]
             break  # it is not known which of more files are meant
     raise UserError(
-        f"the vocabularies of {model_path} are not known: name them in {folder / DECODER_CONFIG}, as "
+        f"it is unclear which files are the vocabularies of {model_path}: name them in {folder / DECODER_CONFIG}, as "
         "'vocabs: [source.vocab.yml, target.vocab.yml]'"
     )
 
@@ -183,7 +183,7 @@ def _check_sizes(
         if max(ids.values()) >= size:
             raise UserError(
                 f"the vocabulary {path} has {max(ids.values()) + 1:,} tokens, but the model has only {size:,} "
-                "embeddings: give files of one model"
+                "embeddings: get vocabulary and weights of the same model"
             )
 
 

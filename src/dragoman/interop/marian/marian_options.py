@@ -82,7 +82,8 @@ class MarianOptions:
         value = self.values.get(name, default)
         if not isinstance(value, str):
             raise UserError(
-                f"{self.origin} is damaged: {name} must be a single value, but is {value}; get the file again"
+                f"{self.origin} is damaged: the option {name} must be a single value, but is {value}; get the file "
+                "again"
             )
         return value
 
@@ -90,7 +91,9 @@ class MarianOptions:
         """Return an option that is a whole number above 0; if it is missing, the default, or an error without one."""
         value = self.text(name, "" if default is None else str(default))
         if not value.isdecimal() or not 0 < int(value) < 1 << 31:
-            raise UserError(f"{self.origin} must have a whole number above 0 as {name}, but has {value!r}: correct it")
+            raise UserError(
+                f"{self.origin}: the option {name} must be a whole number above 0, but is {value!r}: correct it"
+            )
         return int(value)
 
     def number(self, name: str, default: float) -> float:
@@ -99,7 +102,7 @@ class MarianOptions:
             return float(self.text(name, str(default)))
         except ValueError:
             raise UserError(
-                f"{self.origin} must have a number as {name}, but has {self.values[name]!r}: correct it"
+                f"{self.origin}: the option {name} must be a number, but is {self.values[name]!r}: correct it"
             ) from None
 
     def flag(self, name: str) -> bool:
@@ -123,7 +126,8 @@ class MarianOptions:
         sizes = self.values.get("dim-vocabs")
         if not isinstance(sizes, list) or len(sizes) != 2 or not all(str(size).isdecimal() for size in sizes):
             raise UserError(
-                f"{self.origin} must have two numbers of tokens, of source and target, as dim-vocabs, but has {sizes}"
+                f"{self.origin}: the option dim-vocabs must be two numbers, the sizes of the source and the target "
+                f"vocabulary, but is {sizes}: correct it"
             )
         return int(sizes[0]), int(sizes[1])
 
@@ -140,9 +144,9 @@ def parse_yaml(text: str | bytes, origin: str) -> dict[str, Any]:
     try:
         document = yaml.load(text, TEXT_LOADER)  # a base loader makes nothing but text, lists and dictionaries
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{origin} is damaged, it is not YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{origin} is damaged, it is not YAML ({' '.join(str(error).split())}): get it again") from None
     if not isinstance(document, dict):
-        raise UserError(f"{origin} is damaged: it should have names of options with their values; get it again")
+        raise UserError(f"{origin} is damaged: expected names of options with their values; get it again")
     return {str(name): value for name, value in document.items()}
 
 
@@ -151,7 +155,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         if (size := path.stat().st_size) > MAX_YAML_BYTES:
             raise UserError(
-                f"{path} has {size:,} bytes, but a YAML file of Marian may have {MAX_YAML_BYTES:,}: name another file"
+                f"{path} has {size:,} bytes, but a YAML file of Marian may have at most {MAX_YAML_BYTES:,}: name "
+                "another file"
             )
         return parse_yaml(path.read_bytes(), str(path))
     except OSError as error:

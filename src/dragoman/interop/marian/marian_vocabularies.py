@@ -20,11 +20,14 @@ MARIAN_EOS, MARIAN_UNK, ADDED_PAD = "</s>", "<unk>", "<pad>"
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the id of every token of a vocabulary file: .spm, .yml, .yaml or .json, or text with a token per line."""
+    """Return the id of every token of a vocabulary file of Marian: .spm, YAML, JSON, or text with a token per line.
+
+    A file that lacks EOS or the unknown token, or in which two tokens have one id, is a UserError.
+    """
     if path.suffix == ".spm":
         ids = {piece: index for index, piece in enumerate(SentencePieceModel.read(path).pieces)}
     elif path.suffix in (".yml", ".yaml", ".json"):  # YAML includes JSON
-        numbers = read_yaml(path)
+        numbers = read_yaml(path)  # all values are strings, ids as well
         if not all(isinstance(value, str) and value.isdecimal() for value in numbers.values()):
             raise UserError(f"{path} is damaged: expected an id (a number) for every token; get the file again")
         ids = {token: int(value) for token, value in numbers.items()}

@@ -39,7 +39,10 @@ class NpzFile(TensorFile):
                 for info in archive.infolist():
                     name = info.filename.removesuffix(".npy")
                     if info.compress_type != zipfile.ZIP_STORED:
-                        raise UserError(f"{path} is compressed: write it again with numpy.savez, not savez_compressed")
+                        raise UserError(
+                            f"{path} has compressed arrays, which are not supported: write it again with numpy.savez, "
+                            "not savez_compressed"
+                        )
                     with archive.open(info) as member:
                         version = np.lib.format.read_magic(member)  # of the .npy format
                         if version == (1, 0):
@@ -50,7 +53,8 @@ class NpzFile(TensorFile):
                     if dtype.str not in NPZ_TYPES or (column_major and len(shape) > 1):
                         problem = f"the data type {dtype}" if dtype.str not in NPZ_TYPES else "columns before rows"
                         raise UserError(
-                            f"the array {name} in {path} has {problem}: write it again as float32, rows first"
+                            f"the array {name} in {path} has {problem}: write it again as float32, in row-major (C) "
+                            "order"
                         )
                     file.seek(info.header_offset)
                     name_bytes, extra_bytes = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))

@@ -73,8 +73,8 @@ def _tracing_error(graph: Graph, error: Exception) -> UserError:
             part = f" in the part {type(module).__name__}" + (f" ({path})" if path else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return UserError(
-        f"this model cannot be exported to ONNX: torch cannot trace the {graph.name}{part}: {lines[0]}. Use "
-        "--to ctranslate2 if it is a Transformer, or train another system"
+        f"this model cannot be exported to ONNX: torch cannot trace the {graph.name}{part}: {lines[0]}; use --to "
+        "ctranslate2 if the model is a Transformer, or train another system"
     )
 
 

@@ -83,7 +83,7 @@ class OnnxExporter:
             message = str(error).splitlines()[0]
             raise UserError(
                 f"{run.folder} cannot be exported to ONNX, because ONNX Runtime cannot compute its graphs ({message}): "
-                "choose another format with --to"
+                "choose another format, such as --to ctranslate2"
             ) from error
 
     def _compare(self, run: Run, folder: Path, samples: ExportSamples) -> ExportCheck:

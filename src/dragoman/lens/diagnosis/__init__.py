@@ -40,11 +40,14 @@ def diagnose(
     run.check_usage("translate")
     if not run.model.can_generate or run.model.source_features is not None:  # feature vectors of images or speech
         raise UserError(
-            f"{run.folder} does not translate text, but only text-to-text translation can be diagnosed: name another "
-            "run"
+            f"the model in {run.folder} does not translate text, but only text-to-text translation can be diagnosed: "
+            "name another run"
         )
     if not any(source.strip() for source in sources):
-        raise UserError("there is nothing to diagnose: all source sentences are empty; give others with --source")
+        raise UserError(
+            "there is nothing to diagnose, because all source sentences are empty: name a file with other sentences "
+            "with --source"
+        )
     for name, items in (("references", references), ("gold alignments", gold)):
         if items is not None and len(items) != len(sources):
             raise UserError(
@@ -52,7 +55,10 @@ def diagnose(
                 "sentence"
             )
     if gold is not None and references is None:
-        raise UserError("gold alignments need reference translations: give them with --target")
+        raise UserError(
+            "gold alignments need reference translations, whose words they link with those of the sources: give the "
+            "references with --target"
+        )
     languages = languages or language_pair(run)
     translated = TranslatedSet(sources, run.translate(sources), references)
     # each finding measures one known failure; `coverage` returns two
@@ -103,7 +109,9 @@ def validation_pairs(run: Run, max_pairs: int) -> tuple[list[str], list[str]]:
     """
     folder = run.member_folders[0] / "data" / "valid"
     if not folder.is_dir() or run.model.source_features is not None:
-        raise UserError(f"{run.folder} has no validation text: give a test set with --source and --target")
+        raise UserError(
+            f"{run.folder} has no validation set of texts to diagnose: give a test set with --source and --target"
+        )
     store = TokenStore(folder)
     rows = range(min(max_pairs, len(store)))
     sources = [run.decode_source(store.source(n)) for n in rows]

@@ -124,10 +124,10 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
                 meaning = "".join(cells[1:])
             else:
                 raise UserError(
-                    f"{origin}, line {number}: expected a source word or sentence, its feminine translations and its "
-                    "masculine translations, separated by tabs (a source alone is enough for translation into "
-                    f"{', '.join(TARGET_PRONOUNS)}); or the word 'frame', a tab and a sentence in which {{}} stands "
-                    f"for the source words of the next lines; but found {line[:60]!r}"
+                    f"{origin}, line {number}: expected a source word or sentence, its feminine and its masculine "
+                    "translations, separated by tabs (the source alone is enough for translation into "
+                    f"{', '.join(TARGET_PRONOUNS)}), or the word 'frame', a tab and a sentence with {{}} in place of "
+                    f"the source words of the next lines, but found {line[:60]!r}: correct the line"
                 )
             feminine, masculine, neutral = (
                 frozenset(word.casefold() for word in words.split("|") if word) for words in gender_words

@@ -86,5 +86,8 @@ def parse_document(content: bytes, name: str, translate_attributes: bool = False
     document_format = format_of_file(name)
     if document_format is None:
         known = ", ".join(document_suffixes())
-        raise UserError(f"{name} cannot be translated as a document by its ending: expected one of {known}")
+        raise UserError(
+            f"{name} cannot be translated as a document, because its ending is not that of a supported format: "
+            f"expected one of {known}"
+        )
     return document_format.parse(content, translate_attributes)

@@ -30,6 +30,14 @@ class Tag:
         """Whether the tag encloses no text."""
         return self.start == self.end
 
+    def next_position(self, text: str, end: int) -> int:
+        """Return where the text after the tag goes on; `end` is the end of the text that encloses it.
+
+        A space is left out if the tag stands for it.
+        """
+        replaces_space = self.separates and text[self.end : min(self.end + 1, end)] == " "
+        return self.end + 1 if replaces_space else self.end
+
     def moved(self, offset: int) -> Tag:
         """Return the tag and those inside it, shifted by a number of characters."""
         children = tuple(child.moved(offset) for child in self.children)
@@ -93,8 +101,7 @@ def _render(
         inner_escape = escape_verbatim if tag.verbatim else escape
         inner = _render(text, (tag.start, tag.end), tag.children, inner_escape, escape_verbatim)
         parts += [escape(text[position : tag.start]), tag.opening, inner, tag.closing]
-        replaces_space = tag.separates and text[tag.end : min(tag.end + 1, end)] == " "
-        position = tag.end + 1 if replaces_space else tag.end
+        position = tag.next_position(text, end)
     return "".join([*parts, escape(text[position:end])])
 
 

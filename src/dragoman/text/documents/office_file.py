@@ -97,21 +97,22 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
     names = {info.filename for info in files}
     if kind.main_file not in names:
         raise UserError(
-            f"the file is not a {kind.name}: {kind.main_file} is missing in it; give it the ending of its format"
+            f"the file is not a {kind.name}: {kind.main_file} is missing in it; rename the file with the ending of its "
+            "actual format"
         )
     if any(info.flag_bits & 1 for info in files):  # the bit of encryption in the ZIP format
         raise UserError("the file is encrypted: save it without a password")
     if len(files) > MAX_ARCHIVE_FILES or sum(info.file_size for info in files) > MAX_ARCHIVE_BYTES:
         raise UserError(
-            f"the office file is too large: it may hold {MAX_ARCHIVE_FILES:,} files of {MAX_ARCHIVE_BYTES:,} bytes in "
-            "total; split it"
+            f"the office file, a ZIP archive, is too large: it may contain at most {MAX_ARCHIVE_FILES:,} files of "
+            f"{MAX_ARCHIVE_BYTES:,} bytes in total, so split the document"
         )
     for info in files:
         is_zip_bomb = info.file_size > MIN_CHECKED_BYTES and info.file_size > MAX_COMPRESSION * info.compress_size
         if is_zip_bomb or (kind.text_files.fullmatch(info.filename) and info.file_size > MAX_XML_BYTES):
             raise UserError(
                 f"the office file is refused, because {info.filename} in it has {info.file_size:,} bytes when "
-                "decompressed, which is suspiciously many: split the document"
+                "decompressed, which is suspiciously many (a ZIP bomb?): split the document"
             )
 
 

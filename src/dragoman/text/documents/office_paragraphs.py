@@ -23,9 +23,9 @@ _BLOCK_REFERENCE = re.compile("\0(\\d+)\0")  # zero bytes do not occur in XML
 class Item:
     """A part of a paragraph."""
 
-    #: a text with its format, the beginning (open) or end (close) of an element, markup without text (point), or a tab
-    #: or line break (break)
-    kind: Literal["text", "open", "close", "point", "break"]
+    #: a text with its format, the beginning (open) or end (close) of an element, markup without text (point), a tab or
+    #: line break (break), or spaces (space)
+    kind: Literal["text", "open", "close", "point", "break", "space"]
     markup: str  # the XML of the part; of a text: that of its format
     text: str = ""  # the text, of a part of kind text
     name: str = ""  # of the element, of a part of kind open
@@ -126,34 +126,49 @@ def _items_of_run(run: Element, prefix: str) -> Iterator[Item]:
 def _fields(items: Sequence[Item], prefix: str) -> Iterator[Item]:
     """Yield the parts of a paragraph, with each field (a link, a page number, …) as an element around its result.
 
-    A field that contains another one, or does not end in the paragraph, is markup. `prefix` is that of the XML
-    elements, such as w:.
+    A field that contains another one is markup. Of one that does not end in the paragraph, such as a table of contents,
+    only the marks are. `prefix` is that of the XML elements, such as w:.
     """
+    marks = [_field_mark(item, prefix) for item in items]  # begin, separate, end, or ''
+    ends = _field_ends(items, marks)
     position = 0
     while position < len(items):
-        marks = [_field_mark(item, prefix) for item in items[position:]]  # begin, separate, end, or ''
-        if marks[0] != "begin" or "end" not in marks:
+        if position not in ends:
             yield items[position]
             position += 1
             continue
-        depth, length = 0, 0  # length: number of items of the field, up to the end that matches its begin
-        for length, mark in enumerate(marks, 1):  # noqa: B007
-            depth += (mark == "begin") - (mark == "end")
-            if depth == 0:
-                break
-        field, marks = items[position : position + length], marks[:length]
+        end = ends[position] + 1
+        field, field_marks = items[position:end], marks[position:end]
         # between the marks "separate" and "end"
-        result = field[marks.index("separate") + 1 : -1] if marks.count("separate") == 1 else []
-        is_simple = marks.count("begin") == 1 and all(item.kind == "text" for item in result) and result
+        result = field[field_marks.index("separate") + 1 : -1] if field_marks.count("separate") == 1 else []
+        is_simple = field_marks.count("begin") == 1 and all(item.kind == "text" for item in result) and result
         if is_simple:
-            begin = "".join(item.markup for item in field[: marks.index("separate") + 1])
+            begin = "".join(item.markup for item in field[: field_marks.index("separate") + 1])
             yield from (Item("open", begin, name="a"), *result, Item("close", field[-1].markup))
         else:
             markup = [
                 _text_run(item.text, item.markup, prefix) if item.kind == "text" else item.markup for item in field
             ]
             yield Item("point", "".join(markup))
-        position += length
+        position = end
+
+
+def _field_ends(items: Sequence[Item], marks: Sequence[str]) -> dict[int, int]:
+    """Return the index of the mark "end" of each field that has one in the same element, by the index of its "begin".
+
+    `marks` has for each of the `items` of a paragraph the mark of a field, or ''.
+    """
+    pending, ends = [list[int]()], dict[int, int]()  # pending: fields that have begun, in each element that is open
+    for index, (item, mark) in enumerate(zip(items, marks)):
+        if item.kind == "open":
+            pending.append([])
+        elif item.kind == "close":
+            pending.pop()
+        elif mark == "begin":
+            pending[-1].append(index)
+        elif mark == "end" and pending[-1]:
+            ends[pending[-1].pop()] = index
+    return ends
 
 
 def _field_mark(item: Item, prefix: str) -> str:
@@ -202,11 +217,11 @@ def _render_runs(text: str, start: int, end: int, tags: Sequence[Tag], run_forma
     parts, position = [], start
     for tag in tags:
         parts.append(_text_run(text[position : tag.start], run_format, prefix))
+        position = tag.next_position(text, end)
         is_run = tag.name == RUN
         inner_format = tag.opening if is_run else run_format
         inner = _render_runs(text, tag.start, tag.end, tag.children, inner_format, prefix)
         parts.append(inner if is_run else tag.opening + inner + tag.closing)
-        position = tag.end
     return "".join([*parts, _text_run(text[position:end], run_format, prefix)])
 
 
@@ -238,8 +253,8 @@ def _odf_items(parent: Element) -> Iterator[Item]:
             yield Item("text", "", child.text)
         elif isinstance(child, str):
             yield Item("point", child)
-        elif child.name == "text:s":  # one or several spaces
-            yield Item("text", "", " ")
+        elif child.name == "text:s":  # one or several spaces besides those that are collapsed
+            yield Item("space", child.to_xml())
         elif child.name in _INLINE_ODF and child.closing:
             yield Item("open", child.opening, name="a" if child.name == "text:a" else child.name)
             yield from _odf_items(child)
@@ -312,7 +327,5 @@ def _add_item(builder: MarkedTextBuilder, item: Item, base: str) -> None:
         builder.open(item.markup, item.name)
     elif item.kind == "close":
         builder.close(item.markup)
-    else:
-        builder.add_point(item.markup)
-        if item.kind == "break":  # inside a link, where it separates no blocks but words
-            builder.add_text(" ")
+    else:  # a break is inside a link here, where it separates no blocks but words
+        builder.add_point(item.markup, separates=item.kind in ("break", "space"))

@@ -14,7 +14,6 @@ from dragoman.text.documents.marked_text import (
     MarkedText,
     Tag,
     core_span,
-    is_punctuation,
     resolve_overlaps,
 )
 from dragoman.text.word_splitting import alignment_spans
@@ -180,13 +179,31 @@ class _Projection:
         if words is None:  # no word is aligned: the tag becomes empty
             position = self._point(tag.start)
             return position, position
-        if (part_of_word := self._inside_word(tag, tagged, words)) is not None:
-            return part_of_word
-        start, end = self.target_words[words[0]][0], self.target_words[words[-1]][1]
-        core_start, _ = core_span(self.target, *self.target_words[words[0]])
-        _, core_end = core_span(self.target, *self.target_words[words[-1]])
-        # punctuation around the words belongs to the tag if it does so in the source
-        return start if is_punctuation(text[0]) else core_start, end if is_punctuation(text[-1]) else core_end
+        first = self.source.index(text, tag.start)  # where the text begins, without white space
+        start = self._in_word(first, tagged[0], words[0], is_start=True)
+        return start, max(start, self._in_word(first + len(text), tagged[-1], words[-1], is_start=False))
+
+    def _in_word(self, position: int, source_word: int, target_word: int, is_start: bool) -> int:
+        """Return which place in a target word corresponds to a position in the aligned source word.
+
+        Before and after the word, it is as far inside the punctuation as in the source, or outside all of it. Inside
+        the word, it is the same place if both words are the same, as in H<sub>2</sub>O; otherwise `is_start` says
+        whether it is the beginning or the end of the word.
+        """
+        (start, end), (target_start, target_end) = self.source_words[source_word], self.target_words[target_word]
+        core_start, core_end = core_span(self.source, start, end)  # without the punctuation
+        target_core_start, target_core_end = core_span(self.target, target_start, target_end)
+        if position <= start < core_start:
+            return target_start
+        if position >= end > core_end:
+            return target_end
+        if position <= core_start:
+            return max(target_start, target_core_start - core_start + max(position, start))
+        if position >= core_end:
+            return min(target_end, target_core_end - core_end + min(position, end))
+        if self.source[core_start:core_end] == self.target[target_core_start:target_core_end]:
+            return target_core_start + position - core_start
+        return target_core_start if is_start else target_core_end
 
     def _best_words(self, tagged: Sequence[int]) -> range | None:
         """Return the consecutive target words that best match the `tagged` source words; None if none is aligned.
@@ -208,31 +225,6 @@ class _Projection:
             if gain > best_gain:
                 best, best_gain = range(first, word + 1), gain
         return best
-
-    def _inside_word(self, tag: Tag, tagged: Sequence[int], words: range) -> Span | None:
-        """Return where to put a tag on a part of a word if the translation has the same word, as in H<sub>2</sub>O.
-
-        `tagged` are the source words of the tag, `words` the target words that match them. None: another case.
-        """
-        if len(tagged) != 1 or (shift := self._shift_of_same_word(tagged[0], words)) is None:
-            return None
-        start, end = core_span(self.source, *self.source_words[tagged[0]])
-        if tag.start <= start and tag.end >= end:  # the tag encloses the whole word
-            return None
-        first, last = max(tag.start, start), min(tag.end, end)
-        return (first + shift, last + shift) if first < last else None
-
-    def _shift_of_same_word(self, source_word: int, words: range) -> int | None:
-        """Return by how many characters a source word is moved if the target `words` are the same word, else None.
-
-        The punctuation around it may differ.
-        """
-        if len(words) != 1:
-            return None
-        start, end = core_span(self.source, *self.source_words[source_word])
-        target_start, target_end = core_span(self.target, *self.target_words[words[0]])
-        is_same = self.source[start:end] == self.target[target_start:target_end]
-        return target_start - start if is_same else None
 
     def _point(self, position: int) -> int:
         """Return where a tag without text at a position of the source stands in the translation.
@@ -260,18 +252,9 @@ class _Projection:
             return len(self.target.rstrip())
         if not is_attached:
             return self.target_words[words[0]][0]
-        # in the punctuation before the word, in the word itself, or in the punctuation after it, as in the source
-        core_start, core_end = core_span(self.source, *self.source_words[word])
-        if position <= core_start:
-            start, target_end = self.target_words[words[0]]
-            return max(start, core_span(self.target, start, target_end)[0] - (core_start - position))
-        start, target_end = self.target_words[words[-1]]
-        target_core_end = core_span(self.target, start, target_end)[1]
-        if position < core_end:
-            shift = self._shift_of_same_word(word, words)
-            return target_core_end if shift is None else position + shift
-        is_last = position == self.source_words[word][1]  # after all of the punctuation
-        return target_end if is_last and position > core_end else min(target_end, target_core_end + position - core_end)
+        core_start, _ = core_span(self.source, *self.source_words[word])
+        target_word = words[0] if position <= core_start else words[-1]
+        return self._in_word(position, word, target_word, is_start=False)
 
     def _cut(self, position: int) -> int:
         """Return where to cut the translation of a source that is cut at `position`, as between two subtitles.

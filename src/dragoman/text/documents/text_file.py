@@ -26,8 +26,8 @@ def decode_text(content: bytes, declared: str = "utf-8") -> tuple[str, str]:
         raise UserError(f"the file is not {encoding.removesuffix('-sig').upper()} text: save it as UTF-8") from None
     if "\0" in text:
         raise UserError(
-            "the file is not text, since it contains zero bytes: name a text file, or give the file "
-            "the ending of its format, such as .docx"
+            "the file is not text, because it contains zero bytes: name a text file, or rename the file with the "
+            "ending of its actual format, such as .docx"
         )
     return text, encoding
 

@@ -82,8 +82,8 @@ def parse_xml(content: bytes, name: str) -> Element:
         raise UserError(f"the office file is damaged: {name} in it is not valid XML ({error}); save it again") from None
     if "<!DOCTYPE" in text:
         raise UserError(
-            f"the office file is refused, because {name} in it declares a document type, which office programs do not: "
-            "save it again with one"
+            f"the office file is refused, because {name} in it declares a document type (DOCTYPE), which office "
+            "programs never write: save it again with an office program"
         )
     root = Element(name="", opening="")
     stack, position = [root], 0  # open elements
@@ -104,8 +104,8 @@ def parse_xml(content: bytes, name: str) -> Element:
                 stack.append(element)
                 if len(stack) > MAX_XML_DEPTH:
                     raise UserError(
-                        f"the office file is refused, because {name} in it nests more than {MAX_XML_DEPTH} elements: "
-                        "simplify it"
+                        f"the office file is refused, because {name} in it nests elements more than {MAX_XML_DEPTH} "
+                        "levels deep: simplify the document"
                     )
     if position < len(text):
         _add_text(root, text[position:])
