@@ -26,7 +26,7 @@ MANIFEST_FILE = "checkpoint.json"
 def named_weights(model: nn.Module, include_frozen: bool = True) -> dict[str, Tensor]:
     """Return parameters and persistent buffers by name; tied weights appear once, under their first name.
 
-    Without `include_frozen`, parameters that need no gradient are left out.
+    Without `include_frozen`, parameters that need no gradient are left out, but no buffers.
     """
     persistent = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
@@ -82,7 +82,7 @@ def read_values(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of the file `name`.safetensors after verifying its digest."""
+    """Return the tensors of the file `name`.safetensors after verifying its digest; a UserError if it is damaged."""
     path = _verified_file(folder, name)
     try:
         return load_file(path, device=str(device))
@@ -91,7 +91,10 @@ def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") ->
 
 
 def open_tensors(folder: Path, name: str) -> TensorFile:
-    """Open the file `name`.safetensors, whose tensors are read on access, after verifying its digest."""
+    """Open the file `name`.safetensors after verifying its digest; its tensors are read on access.
+
+    A missing or damaged file is a UserError.
+    """
     path = _verified_file(folder, name)
     try:
         return TensorFile(path)
@@ -100,7 +103,7 @@ def open_tensors(folder: Path, name: str) -> TensorFile:
 
 
 def _verified_file(folder: Path, name: str) -> Path:
-    """Return the path of the file `name`.safetensors after verifying its digest."""
+    """Return the path of the file `name`.safetensors after verifying its digest; a UserError if it is wrong."""
     path = resolve_link(folder) / f"{name}.safetensors"
     _verify_file(path, _read_manifest(folder)["files"].get(path.name))
     return path
@@ -117,7 +120,10 @@ def tensors_digest(folder: Path, name: str) -> str | None:
 
 
 def verify_subfolder(folder: Path, name: str) -> Path:
-    """Return a folder inside a checkpoint after verifying the digest of each of its files."""
+    """Return the path of the folder `name` inside a checkpoint after verifying the digests of its files.
+
+    A file that is missing or was altered is a UserError.
+    """
     folder = resolve_link(folder)
     for path, expected in _read_manifest(folder)["files"].items():
         if path.startswith(f"{name}/"):
@@ -132,7 +138,7 @@ Shard = Callable[[Tensor, Tensor], Tensor]
 def load_weights(
     model: nn.Module, folder: Path, shard: Shard = lambda tensor, weight: tensor, include_frozen: bool = True
 ) -> None:
-    """Load the weights of a checkpoint into the model.
+    """Load the weights of a checkpoint into the model; a UserError if it is damaged or belongs to another model.
 
     Args:
         model: the model to change.
@@ -160,7 +166,7 @@ def set_weights(
         include_frozen: whether `tensors` include the frozen weights (those that need no gradient).
     """
     weights = named_weights(model, include_frozen)
-    if isinstance(tensors, TensorFile):
+    if isinstance(tensors, TensorFile):  # its header has the shapes: the tensors are read one at a time below
         shapes = tensors.shapes
     else:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -173,7 +179,8 @@ def assign_weights(model: nn.Module, source: WeightSource, folder: Path, device:
     """Replace the parameters of a model, which are on the meta device, by those of `source`, and move it to `device`.
 
     Weights are loaded one by one, in the model's precision, so that there is never a second copy of them all. Those of
-    a large file stay mapped where nothing has to be converted.
+    a large file stay mapped where nothing has to be converted. Tied parameters stay tied. A missing, additional or
+    differently shaped weight is a UserError.
 
     Args:
         model: the model, whose parameters are on the meta device.

@@ -50,7 +50,8 @@ class CudaGraphCache(Generic[Static]):
     def lookup(self, key: Hashable, create: Callable[[], Static]) -> CapturedGraph[Static]:
         """Return the entry of a key, such as a batch shape; a new one gets the tensors that `create()` returns.
 
-        The captured function reads and writes these tensors, which stay at the same place in memory.
+        The captured function reads and writes these tensors, which stay at the same place in memory. Of more than
+        `max_graphs` entries, the least recently used one is dropped.
         """
         entry = self.entries.pop(key, None) or CapturedGraph(create())
         self.entries[key] = entry  # now the most recently used one

@@ -170,7 +170,7 @@ def renamed_setting(name: str, system: str | None) -> str:
     """Return the present name of a setting that may have been renamed (`SETTINGS`); both are dotted names.
 
     Settings of a system are renamed only if it is a built-in one (or None, the default): a custom system may use names
-    such as `base` in its own meaning.
+    such as `base` in its own meaning. A name without a section is returned as it is.
     """
     section, _, key = name.rpartition(".")
     if section == "system.settings" and system is not None and system not in system_names():

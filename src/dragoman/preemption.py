@@ -27,6 +27,6 @@ def preemption_point() -> None:
 
     The function may wait, so that others can use the device, or end the search by an error.
     """
-    on_step = _on_step.get()
+    on_step = _on_step.get()  # of the present thread or task; None: none is set
     if on_step is not None:
         on_step()

@@ -63,7 +63,7 @@ def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], work
     """Yield `function(item)` for each item, in order, computed by spawned processes if there is more than one worker.
 
     Only a few items per worker are pending at a time, so that memory does not grow with their number. `function` is
-    pickled once per process. The processes end with this one, even if it is killed.
+    pickled once per process. The processes end with this one, even if it is killed; one that ends early is a UserError.
     """
     if workers == 1:
         yield from map(function, items)
@@ -96,15 +96,16 @@ def process_map(workers: int) -> OrderedMap:
 def fork_map(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int, initialize: Callable[[int], None]
 ) -> Iterator[Result]:
-    """Yield `function(item)` for each item, in order, computed by forks of this process if `workers` is above 1.
+    """Yield `function(item)` for each item, in order, computed by forks of this process.
 
-    Forks share the memory of this process, such as the weights of a model; only results are pickled. They end with this
-    process, even if it is killed.
+    With one worker, or fewer than two items, this process computes them. Forks share the memory of this process, such
+    as the weights of a model; only results are pickled. They end with this process, even if it is killed; one that ends
+    before is a UserError.
 
     Args:
         function: computes the result of an item.
         items: the items; forks inherit them, too.
-        workers: number of forks.
+        workers: maximum number of forks; there are not more than items.
         initialize: called in each fork with the number of CPUs that it may use.
     """
     global _function, _items

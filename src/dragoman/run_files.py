@@ -160,7 +160,10 @@ def checkpoints_by_step(folder: Path) -> dict[int, str]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Read the records of `metrics.jsonl`; an incomplete last line, as after a kill, is ignored."""
+    """Read the records of `metrics.jsonl`, none if there is no such file.
+
+    They end at the first line that is not valid JSON: the last one may be incomplete, as after a kill.
+    """
     path = folder / METRICS_FILE
     records = []
     for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:

@@ -137,7 +137,7 @@ def replace_symlink(link: Path, name: str) -> None:
         try:
             partial.symlink_to(name)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # a text file would fail, too
                 raise
             partial.write_text(f"{name}\n", encoding="utf-8")
         partial.replace(link)

@@ -140,7 +140,7 @@ class TensorFile(Mapping[str, Tensor]):
         return np.memmap(self.path, dtype=np.uint8, mode="c")
 
     def _read(self, start: int, end: int) -> NDArray[np.uint8]:
-        """Read the bytes `start` to `end` of the file into memory."""
+        """Read the bytes from `start` up to `end` (exclusive) into memory; an OSError if the file ends before."""
         data = np.fromfile(self.path, dtype=np.uint8, count=end - start, offset=start)
         if len(data) != end - start:
             raise OSError(f"expected {end - start:,} bytes at position {start:,} of {self.path}, but it was truncated")

@@ -39,7 +39,10 @@ class EvaluationResult:
     comparisons: list[PairedTestResult] = field(default_factory=list)
 
     def __getitem__(self, metric: str) -> float:
-        """The value of a metric by its name, such as "bleu", in any spelling: "exact_match", "exact-match", "exact"."""
+        """The value of a metric by its name, such as "bleu", in any spelling: "exact_match", "exact-match", "exact".
+
+        A metric that was not computed is a KeyError.
+        """
         for name, score in self.scores.items():
             if evaluation.metric_name(name) == evaluation.metric_name(metric):
                 return score.value
@@ -82,7 +85,10 @@ def evaluate(
         test: paired test of the difference: bootstrap or randomization.
         resamples: number of resamples or random trials of the test.
         log: receives messages about progress; by default they are printed on standard error.
-        features: features of each source, such as the morphological ones 'V;PST', for a run trained with features.
+        features: features of each source, such as the morphological ones 'V;PST', for a run trained with features;
+            None: no features.
+
+    An unknown test or metric, or numbers of sources and references that differ, are a UserError.
 
     Examples:
         >>> result = dragoman.evaluate(run, ["The dog sleeps."], ["Der Hund schläft."], metrics=["exact"])
@@ -96,7 +102,7 @@ def evaluate(
     if test not in evaluation.PAIRED_TESTS:
         raise unknown_name("paired test", test, evaluation.PAIRED_TESTS)
     reference_lists = [[text] if isinstance(text, str) else list(text) for text in references or []]  # of each source
-    sources = run.with_features(sources, features)
+    sources = run.with_features(sources, features)  # features are appended to the text of each source
     if reference_lists:
         check_equal_counts(len(sources), "sources", len(reference_lists), "references")
     evaluator = _Evaluator(
@@ -177,7 +183,7 @@ class _Evaluator:
     def score_labels(self, alignments: GoldAlignments | None) -> None:
         """Predict the tags of words, or the label of each text, and compare them with the references.
 
-        A model that predicts labels has no word alignments, so that `alignments` (gold ones) must be None.
+        A model that predicts labels has no word alignments: `alignments` (gold ones) other than None are a UserError.
         """
         run, metrics = self.run, self.metrics or ["accuracy", "exact-match"]
         self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which predicts labels")
@@ -194,7 +200,8 @@ class _Evaluator:
     def score_text(self, alignments: GoldAlignments | None, translate: bool) -> None:
         """Compute the perplexity of the sources, which are texts without references, by a (masked) language model.
 
-        Such a model has no alignments and translations: `alignments` other than None and `translate` are an error.
+        Such a model has no alignments and translations: `alignments` other than None and `translate` are a UserError,
+        and so is a run that translates, which needs references.
         """
         run = self.run
         if not run.is_language_model and run.model.can_generate:
@@ -220,7 +227,7 @@ class _Evaluator:
         self.result.scores[PSEUDO_PERPLEXITY] = replace(score, name=PSEUDO_PERPLEXITY)
 
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
-        """Raise a UserError if a metric is not supported; its message calls what is evaluated `subject`."""
+        """Raise a UserError if a metric is not in `supported`; its message calls what is evaluated `subject`."""
         for name in metrics:
             base_name = evaluation.metric_name(name).partition("=")[0]  # without the tokenizer: "bleu=char"
             if base_name not in supported:
@@ -250,7 +257,8 @@ class _Evaluator:
         """Test whether the run differs from a baseline, for every metric of texts that has been computed.
 
         The baseline `against` is a run, its folder, or a list of its translations; a run translates with `search`
-        (None: its default). The test is "bootstrap" or "randomization", with `resamples` resamples or trials.
+        (None: its default). The test is "bootstrap" or "randomization", with `resamples` resamples or trials. It is a
+        UserError if no metric of texts has been computed.
         """
         metrics = list(filter(evaluation.is_text_metric, self.result.scores))
         if self.result.hypotheses is None or not metrics:
@@ -304,8 +312,8 @@ class _Evaluator:
     def _score_alignments(self, gold: GoldAlignments) -> None:
         """Align each source with its first reference by attention weights, and compute the alignment error rate.
 
-        A model without cross-attention gets a message instead of a score. `gold` has the links of each source, of which
-        those without a reference are left out.
+        A model without cross-attention gets a message instead of a score. `gold` has for each source its sure and its
+        possible links. Sources without a reference, and pairs beyond the model's maximum length, are left out.
         """
         check_equal_counts(len(self.sources), "sources", len(gold), "gold alignments")
         rows = zip(self.sources, self.references, gold)

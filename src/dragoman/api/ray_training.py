@@ -164,7 +164,11 @@ class RayTraining:
     max_restarts: int = MAX_RESTARTS
 
     def train(self, task: TrainingTask, display: Display, log: Log) -> TrainingOutcome | None:
-        """Train a run on the cluster, and return how it ended; progress and messages come from the first process."""
+        """Train a run on the cluster, and return how it ended; progress and messages come from the first process.
+
+        With a mirror (a copy of the run folder in a storage), the trained run is copied from there to this machine. A
+        new run that would overwrite another one, a failed training and a missing package are a UserError.
+        """
         folder = task.folder.resolve()
         mirror = None if task.mirror is None else RunMirror(folder, task.mirror)  # copy of the run in a storage
         if task.config is not None and not task.resume_if_exists:  # a new run must not overwrite anything
@@ -225,7 +229,8 @@ class RayTraining:
 def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> TrainingOutcome | str | None:
     """Run `fit` of Ray Train in a thread, and show on the display what the first process sends through the channel.
 
-    Returns what the first process returns: the outcome of the training, or the message of a UserError.
+    Ctrl-C or SIGTERM asks the first process to stop after its step, a second one stops at once. Returns what the first
+    process returns: the outcome of the training, or the message of a UserError. A failure of Ray is a UserError.
     """
     import ray
     from ray.train import TrainingFailedError

@@ -34,7 +34,8 @@ class RunProcesses:
     def train(self, run: Path) -> dict[str, Any] | None:
         """Train the run in a folder to its end, by `dragoman train RUN --resume` in a process.
 
-        Return the outcome that the command prints as JSON; None if it was interrupted before it printed any.
+        Return the outcome that the command prints as JSON; None if it was interrupted before it printed any. If the
+        command fails without an interruption, a UserError quotes its last message.
         """
         command = [sys.executable, "-m", "dragoman", "train", str(run), "--resume", "--json"]
         last_message = ""
@@ -80,7 +81,8 @@ def train_in_processes(runs: Sequence[Path], parallel: int, record: Record, log:
     """Train runs in processes of their own; return whether the user has interrupted them.
 
     `parallel` of the prepared run folders are trained at a time. `record` is called with folder and best validation of
-    each run whose training is finished; `log` receives the messages of all processes.
+    each run whose training is finished; `log` receives the messages of all processes. After an interruption, or if one
+    run fails, all processes save a checkpoint and end. Each process gets an equal part of the CPU threads.
     """
     processes = RunProcesses(num_threads=max(1, (os.cpu_count() or 1) // parallel), log=log)
     with _terminated_as_interrupted(), ThreadPoolExecutor(parallel) as pool:

@@ -184,7 +184,9 @@ def _prepare_seeds(
             continue
         seed_config = configuration.replace_settings(config, {"training.seed": seed})
         run_log: Log = log if prepared is None else lambda text: None
-        run = prepare_run(folder / name, seed_config, run_log, custom_parts, cache, open_parent)
+        run = prepare_run(
+            folder / name, seed_config, run_log, custom_parts=custom_parts, cache=cache, open_parent=open_parent
+        )
         if prepared is not None:
             continue
         prepared = run
@@ -220,7 +222,11 @@ def _write_ensemble(
 def _train_seeds(
     folder: Path, parallel: int, custom_parts: Sequence[type[Spec]], callback: TrainingCallback | None
 ) -> SeedsOutcome:
-    """Train the runs in a folder that are not finished, `parallel` at a time, and write the report when all are."""
+    """Train the runs in a folder that are not finished, `parallel` at a time, and write the report when all are.
+
+    With `parallel` above 1, runs are trained in other processes, which `custom_parts` and `callback` cannot reach: they
+    are a UserError. The report is not made again if `ensemble.json` has one.
+    """
     log, document = log_function(callback), read_ensemble(folder)
     members = ensemble_members(folder)
     remaining = [member for member in members if member.name not in document["finished"]]
@@ -300,6 +306,7 @@ def _validate_ensemble(ensemble: Run, metric: str) -> float | None:
     store = validation_store(ensemble)  # tokenized validation set
     if metric in TEACHER_FORCED_METRICS or not num_sentences:
         return None
+    # `tags`: for each source the symbol before the sources of its corpus, "" for none
     sources, tags, references = stored_sentences(ensemble, store, num_sentences)
     metric_function = decoding_metric(ensemble, sources, references)
     # search settings that the user has left open are chosen if there are enough sentences

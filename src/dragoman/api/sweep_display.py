@@ -69,7 +69,7 @@ class SweepDisplay:
         self.message(f"{self.rung_text}: {waiting} of {runs} runs to train, {min(parallel, waiting)} at a time")
 
     def start_run(self, run: SweepRun, label: str) -> None:
-        """Show a bar, with a label, for a run whose training begins."""
+        """Show a bar, with a label, for a run whose training begins; its end is the fraction at which the rung ends."""
         self.active[run.name] = {"label": label, "fraction": 0.0, "tokens_per_second": 0.0}
         self.tasks[run.name] = self.bar.add_task(f"{label}  starting", total=self.rung_fraction)
         self.refresh()
@@ -86,7 +86,10 @@ class SweepDisplay:
         self.refresh()
 
     def finish_run(self, run: SweepRun, label: str, text: str) -> None:
-        """Print the result `text` of a run and, unless it was only prepared, a summary of the sweep; remove its bar."""
+        """Print the result `text` of a run, and remove its bar.
+
+        A summary of the sweep follows, unless runs are still being prepared: then there is no rung (stage) yet.
+        """
         self.remove_run(run.name)
         self.done_runs += 1
         self.message(f"{label}: {text}" + (f"  [{self.summary()}]" if self.rung_text else ""))

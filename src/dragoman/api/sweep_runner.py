@@ -32,8 +32,10 @@ def choose_parallel(device: dict[str, Any], memory: int, cpus: int) -> int:
     """Return how many runs to train at a time, so that all fit into memory and each has at least one of the `cpus`.
 
     `device` has the "kind" of the devices (cuda, cpu or mps), their names as "devices", and the free bytes of each as
-    "memory"; the training of one run needs about `memory` bytes.
+    "memory"; the training of one run needs about `memory` bytes. More than MAX_RUNS_PER_GPU runs do not make a GPU
+    faster. The result is at least 1, even if memory is short.
     """
+    # a process needs memory for libraries, too, and a training more than the estimate, for the allocator and decoding
     memory_per_run = PROCESS_MEMORY.get(device["kind"], PROCESS_MEMORY["cpu"]) + MEMORY_FACTOR * memory
     max_runs = int(PARALLEL_MEMORY_SHARE * device["memory"] // memory_per_run)
     if device["kind"] == "cuda":
@@ -211,7 +213,10 @@ class SweepRunner:
         self.workers[name] = self.start_worker(name, job, log_file, threads, self.events)
 
     def _handle_next_event(self) -> None:
-        """Wait for the next event of a worker, at most a second, and record it according to its kind."""
+        """Wait for the next event of a worker, at most a second, and record it according to its kind.
+
+        If the default configuration or the preparation as a whole fails, no run can be trained: a UserError.
+        """
         try:
             name, event = self.events.get(timeout=1.0)
         except Empty:

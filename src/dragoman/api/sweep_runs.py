@@ -149,7 +149,8 @@ class SweepRequest:
     def load(folder: Path, **options: Any) -> SweepRequest:
         """Read what the sweep in a folder tries (sweep.json), to continue it.
 
-        `options` are fields of the request that are given again, with other values if the sweep is to be extended.
+        `options` are fields of the request that are given again, with other values if the sweep is to be extended. A
+        folder without a sweep, and wrong values, are a UserError.
         """
         path = folder / SWEEP_FILE
         if not path.exists():
@@ -205,6 +206,8 @@ def sweep(
         parallel: number of runs that are trained at a time; by default by memory and cores.
         device: auto, cpu, cuda, cuda:N or mps; auto and cuda use all GPUs.
         retry_failed: train failed runs again.
+
+    Files or settings without `space`, and wrong values, are a UserError.
 
     Returns:
         The ranking, with `rows()`, `table()`, `summary()`, `default_rank` and `default_gap`.

@@ -92,7 +92,7 @@ def _interrupt_at_end_of_input() -> None:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Return the fields of an event that reports a failure: its message, and whether memory was exhausted."""
+    """Return the fields of an event that reports a failure: the first line of its message, and if memory ran out."""
     out_of_memory = isinstance(error, (InsufficientMemoryError, MemoryError)) or is_out_of_memory(error)
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return {"error": text.splitlines()[0] if text else type(error).__name__, "out_of_memory": out_of_memory}
@@ -130,9 +130,10 @@ def prepare_runs(report: Report, settings: dict[str, Any], runs: list[dict[str, 
 
 
 def describe_device(name: str) -> dict[str, Any]:
-    """Return the devices on which runs are trained: their kind, their names, and the smallest free memory in bytes.
+    """Return the devices on which runs are trained: their kind, their names, and the free memory in bytes.
 
-    `name` is the setting training.device: auto and cuda mean all GPUs.
+    Of several GPUs it is the smallest free memory, without GPUs that of the machine. `name` is the setting
+    training.device: auto and cuda mean all GPUs.
     """
     from dragoman.run import select_device
     from dragoman.training.memory_plan import available_memory
@@ -157,7 +158,7 @@ def describe_prepared(folder: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if system is not None:  # default values of its hyper-parameters, which the configuration may override
         values = {name: parameter.default for name, parameter in system.settings().items()}
-        values |= system.sizes[config.system.size or "base"]
+        values |= system.sizes[config.system.size or "base"]  # hyper-parameters that the size sets
     settings = {f"system.settings.{name}": value for name, value in values.items()}
     settings |= configuration.settings_by_name(config)
     return {
@@ -265,7 +266,7 @@ def pause_condition(trainer: Trainer, fraction: float) -> Callable[[TrainState],
         step_tokens = training.batch_tokens * training.gradient_accumulation
         steps = math.ceil(fraction * default_steps(epoch_target_tokens(trainer.batches.store), step_tokens))
         return lambda state: state.step >= steps
-    return lambda state: (budget.fraction_used(state) or 0.0) >= fraction
+    return lambda state: (budget.fraction_used(state) or 0.0) >= fraction  # of the limit that is reached first
 
 
 def score_checkpoint(

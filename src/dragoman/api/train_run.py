@@ -78,7 +78,7 @@ def train(
             standard error.
         resume: continue the run in `folder`. With more `training.steps`, `epochs` or `minutes` it is extended.
         seeds: train this many runs with the seeds 1, 2, … (from `training.seed` on) into the folders seed1, seed2, … of
-            `folder`.
+            `folder`. None: a single run. Several seeds are trained on this machine only (`on="local"`).
         on: where to train: local, ray (a cluster on this machine) or ray://HOST:PORT. See docs/cluster.md.
         num_workers: with `on="ray"`, the number of processes. By default one per GPU of the cluster, or per CPU.
 
@@ -178,8 +178,11 @@ def prepare_training(
     Args:
         folder: run folder to create.
         config: settings; those that are None are chosen.
-        processes: number of processes that will train the run; each gets at least one batch per step.
-        parallel: maps a function over chunks of text, by default with `data.num_workers` processes.
+        processes: number of processes that will train the run; each gets at least one batch per step, for which
+            gradient accumulation is raised if necessary.
+        parallel: maps a function over chunks of text; None: with `data.num_workers` processes.
+
+    A mirror (`training.mirror`) that holds a run already is a UserError.
     """
     # copy of the run folder in a storage
     mirror = None if config.training.mirror is None else RunMirror(folder, config.training.mirror)
@@ -194,7 +197,10 @@ def prepare_training(
 
 
 def prepare_on_trial(config: Config, callback: TrainingCallback | None = None) -> PreparedRun:
-    """Prepare a run in a temporary folder, log the report on its data and its settings, and delete it again."""
+    """Prepare a run in a temporary folder, log the report on its data and its settings, and delete it again.
+
+    Messages go to `callback` as events; None: to standard error.
+    """
     log = log_function(callback)
     with TemporaryDirectory(prefix="dragoman-") as folder:
         prepared = prepare_run(Path(folder) / "run", config, log, open_parent=open_parent)
@@ -261,7 +267,7 @@ class CallbackDisplay(Display):
         self.callback(StepEvent(**{name: record[name] for name in names}, fraction_done=fraction))
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
-        """Pass the result of a validation on as an event."""
+        """Pass the result of a validation at `step` on as an event; `best`: it is the best so far."""
         self.callback(ValidationEvent(step, result.loss, result.perplexity, dict(result.metrics), best))
 
 
@@ -286,7 +292,11 @@ def _new_folder(name: str) -> Path:
 
 
 def _name_and_definition(system: SystemLike | None) -> tuple[str | None, System | None]:
-    """Return the name of a system, and its definition if it is custom (a spec, or a function that returns one)."""
+    """Return the name of a system, and its definition if it is custom (a spec, or a function that returns one).
+
+    A custom system has the name of its function, or "custom" for a spec; None is returned as (None, None): the system
+    is chosen automatically. Anything else than a name, a spec or a function is a UserError.
+    """
     if system is None or isinstance(system, str):
         return system, None
     if isinstance(system, Spec):

@@ -98,7 +98,7 @@ class TrainingTask:
         )
         if not processes.rank and resumed_config is not None:
             log(trainer.budget.resume_message(trainer.state, self.command))
-        if not processes.rank and trainer.strategy.name:
+        if not processes.rank and trainer.strategy.name:  # "replicated" or "sharded"; "" for a single process
             log(f"training on {processes.world_size} processes with {trainer.strategy.name} weights")
         outcome = trainer.train()
         processes.destroy()
@@ -148,6 +148,7 @@ class TrainingTask:
         """Prepare the run folder (tokenizers, data, configuration), and copy it to the mirror if there is one."""
         if mirror is not None:
             mirror.check_free()  # raises a UserError if it holds a run already
+        # more gradient accumulation, so that each process has a batch; `choices`: changed settings as lines of text
         adapted, choices = accumulate_for_processes(config, max(self.num_processes, processes.world_size))
         with temporarily_registered(config.system.name, self.custom_system):
             prepared = prepare_run(self.folder, adapted, log, self.custom_parts, open_parent=open_parent)
@@ -185,7 +186,10 @@ def log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable
 
 @contextmanager
 def temporarily_registered(name: str | None, system: System | None) -> Iterator[None]:
-    """Add a custom system to the table of systems while a run is prepared; None: it is there already."""
+    """Add a custom system to the table of systems while a run is prepared; None: it is there already.
+
+    The name of a built-in system is a UserError.
+    """
     if name is None or system is None:
         yield
         return

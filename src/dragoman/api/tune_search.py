@@ -25,11 +25,13 @@ def tune_search(
 ) -> SearchChoice:
     """Choose beam size and length penalty of a trained run anew, and store them in its config.yaml.
 
-    Training does this at its end, unless they are set.
+    Training does this at its end, unless they are set. A run that does not translate, or whose configuration has a
+    complete `search.strategy`, is a UserError.
 
     Args:
         run: the run, which uses the chosen values from now on.
-        sources: sentences that were not trained on; by default those of the run's validation set.
+        sources: sentences that were not trained on. If these or their references are None, sentences of the run's
+            validation set are used, with their tags.
         references: translations of the sources.
         metric: metric of texts to choose by, such as bleu or exact; by default the one that selected the checkpoint.
         tag: corpus tag (`data.corpus_tags`) of all sources, or one for each; by default the first tag.

@@ -115,7 +115,7 @@ class BlockWorker:
             return list(self._process_file(task.file))
         source = self.inputs[task.file]
         is_last = task.block + 1 == source.num_blocks
-        return [self._process_block(task.file, task.block, source.read_block(task.block), is_last)]
+        return [self._process_block(task.file, task.block, source.read_block(task.block), is_last=is_last)]
 
     def _process_file(self, file: int) -> Iterator[BlockResult]:
         """Process the blocks of a compressed file (by index) that an earlier process has not completed (`finished`).
@@ -124,7 +124,7 @@ class BlockWorker:
         """
         previous_rows: Any = None
         last_block = -1
-        for block, rows in enumerate(self.inputs[file].read_blocks()):
+        for block, rows in enumerate(self.inputs[file].read_blocks()):  # finished blocks, too, must be decompressed
             if previous_rows is not None and block_name(file, block - 1) not in self.finished:
                 yield self._process_block(file, block - 1, previous_rows, is_last=False)
             previous_rows, last_block = rows, block
@@ -135,6 +135,7 @@ class BlockWorker:
     def _process_block(self, file: int, block: int, rows: Any, is_last: bool) -> BlockResult:
         """Process the rows of block `block` of the input file `file`, write its output, and return its result.
 
+        `rows` are as the input reads them (lines, or an Arrow table); `is_last`: whether no block of the file follows.
         The output is written first, then the result (as JSON), which marks the block as complete.
         """
         start = time.perf_counter()

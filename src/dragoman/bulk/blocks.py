@@ -46,8 +46,9 @@ class BulkInput:
     def describe(cls, location: str, name: str, block_bytes: int) -> BulkInput:
         """Describe the file at `location`, whose output gets `name`; a UserError if it cannot be opened."""
         size = file_size(location)
-        num_blocks = None if is_compressed(location) else -(-size // block_bytes)  # rounded up
-        return cls(location, name, size, num_blocks, block_bytes)
+        # rounded up; None: a compressed file must be read to count its blocks
+        num_blocks = None if is_compressed(location) else -(-size // block_bytes)
+        return cls(location, name, size=size, num_blocks=num_blocks, block_bytes=block_bytes)
 
     def first_index(self, block: int) -> int:
         """Return the index of the first row of a block, from which its rows are counted on; it seeds sampling.

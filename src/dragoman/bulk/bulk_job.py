@@ -133,7 +133,8 @@ class BulkJob:
         """
         with ExitStack() as locks:
             self._open_folder(resume, overwrite, locks)
-            progress = JobProgress(len(self.inputs), sum(source.size for source in self.inputs))
+            total_bytes = sum(source.size for source in self.inputs)
+            progress = JobProgress(total_files=len(self.inputs), total_bytes=total_bytes)
             if self.folder.exists(MANIFEST_NAME):  # it is written last: the job is complete
                 self._remove_blocks()
                 yield self._complete_progress(progress)
@@ -147,8 +148,8 @@ class BulkJob:
             yield progress
             finished = frozenset(result.name for blocks in results.values() for result in blocks.values())
             worker = replace(self.worker, finished=finished)
-            for processed in executor.map(worker, self._missing_tasks(results, joined)):
-                for result in processed:
+            for task_results in executor.map(worker, self._missing_tasks(results, joined)):
+                for result in task_results:  # one for each block of the task
                     if result.block in results[result.file]:  # Ray may repeat a task
                         continue
                     results[result.file][result.block] = result
@@ -168,8 +169,8 @@ class BulkJob:
     def _open_folder(self, resume: bool, overwrite: bool, locks: ExitStack) -> None:
         """Create the output folder, or check that it belongs to this job; lock it against other jobs.
 
-        `resume` and `overwrite` say what to do with a job in the folder; without them, it is a UserError. A local
-        folder is locked until `locks` is closed.
+        `resume` and `overwrite` say what to do with a job in the folder; without them, it is a UserError, as is a
+        folder with other files or with input files of the job. A local folder is locked until `locks` is closed.
         """
         if any(source.location.startswith(f"{self.folder.location}/") for source in self.inputs):
             raise UserError(
@@ -201,7 +202,7 @@ class BulkJob:
             self.folder.write(JOB_FILE, json.dumps(self.description, indent=1, ensure_ascii=False).encode())
 
     def _check_same_job(self) -> None:
-        """Raise a UserError if the output folder was started with other inputs or settings."""
+        """Raise a UserError if the output folder was started with other inputs or settings, or its job is damaged."""
         try:
             before = json.loads(self.folder.read(JOB_FILE))
         except ValueError:
@@ -219,7 +220,7 @@ class BulkJob:
                 )
 
     def _finished_blocks(self) -> FinishedBlocks:
-        """Read the results of the blocks that are complete, by input file and block."""
+        """Read the results of the complete blocks, which have an output and a result, by input file and block."""
         names = set(self.folder.names(BLOCK_FOLDER))
         results: FinishedBlocks = defaultdict(dict)
         for name in sorted(names):
@@ -314,6 +315,7 @@ def _output_names(locations: list[str]) -> list[str]:
     """
     paths = [_slash_path(location) for location in locations]
     folders = [path.rpartition("/")[0] for path in paths]
+    # with "/" before all of them, since commonpath rejects a mixture of absolute (local) and relative (URL) paths
     common = os.path.commonpath([f"/{folder}" for folder in folders]).lstrip("/") if any(folders) else ""
     names = [without_compression_suffix(path.lstrip("/")).removeprefix(f"{common}/") for path in paths]
     if duplicate := next((name for name in names if names.count(name) > 1), None):

@@ -21,7 +21,7 @@ class Executor(Protocol):
     """Maps blocks of files with a worker, or other items with a function."""
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
-        """Yield `worker(task)`, the results of the blocks of a task, for each task, in any order."""
+        """Yield `worker(task)` for each task, in any order: a list of the results of its blocks of consecutive rows."""
         ...
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
@@ -36,12 +36,16 @@ class LocalExecutor:
     num_workers: int = 1
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
-        """Yield `worker(task)`, the results of the blocks of a task, for each task, in order."""
+        """Yield `worker(task)` for each task, in order: a list of the results of its blocks of consecutive rows.
+
+        The tasks are computed by `num_workers` processes, or by this one if it is 1.
+        """
         return self.map_in_order(worker, tasks)
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
         """Yield `function(item)` for each item, in order, computed by `num_workers` processes, or by this one if 1."""
-        if self.num_workers > 1:  # spawned processes read the number of their threads when they import libraries
+        if self.num_workers > 1:
+            # spawned processes inherit the environment, from which libraries read the number of threads on import
             threads = str(max(1, available_cpus() // self.num_workers))
             for variable in THREAD_VARIABLES:
                 os.environ.setdefault(variable, threads)
@@ -59,9 +63,14 @@ def executor_from_text(
         gpus_per_worker, cpus_per_worker: GPUs and CPUs that a Ray actor takes, such as 0.5; not used locally.
     """
     if place == "local":
-        return LocalExecutor(num_workers or 1)
+        return LocalExecutor(num_workers=num_workers or 1)
     if place == "ray" or place.startswith("ray://"):
-        return RayExecutor(place.removeprefix("ray").removeprefix("://"), num_workers, gpus_per_worker, cpus_per_worker)
+        return RayExecutor(
+            address=place.removeprefix("ray").removeprefix("://"),  # HOST:PORT or ""
+            num_actors=num_workers,
+            gpus_per_actor=gpus_per_worker,
+            cpus_per_actor=cpus_per_worker,
+        )
     raise UserError(
         "--on must be local (processes of this machine), ray (a Ray cluster of this machine) or ray://HOST:PORT "
         f"(another Ray cluster), got {place!r}"

@@ -25,6 +25,8 @@ def find_format(
 ) -> TextLines:
     """Return the format of the rows of a file; a UserError if its suffix is that of an unsupported format.
 
+    It is also a UserError if a Parquet file lacks a column, or has one of the result columns already.
+
     Args:
         location: path or URL of the file.
         format: text, jsonl or parquet; "": that of the file's suffix, and text if it has another one.

@@ -60,7 +60,10 @@ class RayExecutor:
     cpus_per_actor: float = 1.0
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
-        """Yield the results of each task, in any order; tasks of a machine or actor that dies are repeated."""
+        """Yield for each task the results of its blocks, in any order; tasks of a machine that dies are repeated.
+
+        A UserError of a worker, or a failure of the cluster, is raised as a UserError.
+        """
         # -1: all blocks of a file (None), as `RayBlockActor` reads it
         rows = [{"file": task.file, "block": -1 if task.block is None else task.block} for task in tasks]
         if not rows:
@@ -92,7 +95,7 @@ class RayExecutor:
         ray = connect(self.address)
         apply = ray.remote(num_cpus=self.cpus_per_actor, max_retries=-1)(apply_function)  # -1: without limit
         reference = ray.put(function)
-        workers = self.num_actors or int(ray.cluster_resources().get("CPU", 1))
+        workers = self.num_actors or int(ray.cluster_resources().get("CPU", 1))  # for the limit on pending items
         pending: deque[Any] = deque()  # references of results, in the order of the items
         try:
             for item in items:
@@ -107,7 +110,10 @@ class RayExecutor:
             raise UserError(f"the Ray cluster failed: {first_line(error)}; start the command again") from None
 
     def _actors(self, ray: Any, num_tasks: int) -> Any:
-        """Return the strategy for the pool of actors: `num_actors`, or (None) as many as fit, up to one per task."""
+        """Return the strategy for the pool of actors: `num_actors`, or (None) as many as fit, up to MAX_ACTORS.
+
+        There is at most one per task. `ray` is the package.
+        """
         if self.num_actors is not None:
             return ray.data.ActorPoolStrategy(size=min(self.num_actors, num_tasks))
         return ray.data.ActorPoolStrategy(min_size=1, max_size=min(MAX_ACTORS, num_tasks))
@@ -173,7 +179,7 @@ def _check_nodes(ray: Any) -> None:
     versions = []  # (address of a machine, reference of its version): all machines answer at the same time
     for node in ray.nodes():
         if node["Alive"]:
-            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)  # not on another machine instead
             versions.append((node["NodeManagerAddress"], task.options(scheduling_strategy=on_node).remote()))
     for address, reference in versions:
         try:

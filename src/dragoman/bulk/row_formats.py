@@ -94,7 +94,7 @@ class TextLines:
     def _output_line(self, record: Any, outcome: Outcome) -> str:
         """Return the output line of a row: the first value of its result, or "" if it failed, which keeps line numbers.
 
-        Only other formats use `record`, the rest of the row.
+        A text becomes one line. Only other formats use `record`, the rest of the row.
         """
         if isinstance(outcome, str):
             return ""
@@ -115,7 +115,10 @@ class JsonLines(TextLines):
     name: ClassVar[str] = "jsonl"
 
     def _parse_text(self, line: str) -> ParsedRow:
-        """Return the texts of a line that is a JSON object, and the object itself as `record`, or an error."""
+        """Return the texts of a line that is a JSON object, and the object itself as `record`, or an error.
+
+        `columns` has the key of each text by its role (source, target), or None: one of its default names.
+        """
         try:
             record = json.loads(line)
         except ValueError:
@@ -142,7 +145,7 @@ class JsonLines(TextLines):
 
 
 def find_key(role: str, key: str | None, names: Sequence[str]) -> str:
-    """Return the key of a role (source or target): the given one, or the first of its default names in `names`.
+    """Return the key of a role (source or target): `key`, or (None) the first of its default names that is in `names`.
 
     If `names` has none of these, it is the first default name, which an error can then report as missing.
     """

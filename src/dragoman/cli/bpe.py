@@ -86,7 +86,8 @@ def bpe(
 def _word_counts(text: str | None, file: Path | None, counts: str | None) -> dict[str, int]:
     """Return the words to learn from with their counts, in the order of the text.
 
-    Exactly one of the arguments must be given: a text, a text file, or words with counts ("low=5 lower=2").
+    Exactly one of the arguments must be given: a text, a text file, or words with counts ("low=5 lower=2"). Otherwise,
+    and for a text of more than MAX_CHARACTERS characters, a UserError is raised.
     """
     if sum(value is not None for value in (text, file, counts)) != 1:
         raise UserError("give exactly one text to learn BPE merges from: the argument TEXT, --file or --counts")

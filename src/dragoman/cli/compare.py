@@ -111,6 +111,7 @@ class TableOptions:
         from dragoman.evaluation import format_csv, format_latex
         from dragoman.storage import write_file
 
+        # a row of each system: name of the column → its value
         rows = [system.quality() | system.cost() for system in comparison.systems]
         if self.csv is not None:
             write_file(self.csv, format_csv(rows))
@@ -310,7 +311,7 @@ def _shared_config(
     phrasebook: bool,
     set_settings: list[str],
 ) -> Config:
-    """Return the configuration that all systems of the comparison share.
+    """Return the configuration that all systems of the comparison share, without the name of a system.
 
     Args:
         files: training and validation files, by the dotted names of their settings.
@@ -334,7 +335,12 @@ def _shared_config(
 
 
 def text_report(comparison: SystemComparison) -> str:
-    """Return the comparison as text: tables of quality and cost, significance tests, and findings in sentences."""
+    """Return the comparison as text: tables of quality and cost, significance tests, and findings in sentences.
+
+    Of the tests of differences between systems, those with the smallest p-values are shown, at most
+    MAX_PRINTED_DIFFERENCES; `method` describes the test. `signature` says how the first metric was computed, if it has
+    variants.
+    """
     from dragoman.evaluation import format_table
     from dragoman.systems.published_results import published_rows
 
@@ -378,7 +384,10 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
 
 
 def parse_amount(text: str, option: str) -> float:
-    """Parse the value of `option`, a number such as 500000, 500k, 20M or 1e13; the suffixes are k, M, G and T."""
+    """Parse the value of `option`, a number such as 500000, 500k, 20M or 1e13; the suffixes are k, M, G and T.
+
+    Commas and underscores between digits are ignored. Other text is a UserError.
+    """
     number = text.strip().lower().replace(",", "").replace("_", "")
     factor = NUMBER_SUFFIXES.get(number[-1:], 1.0)
     try:
@@ -388,7 +397,7 @@ def parse_amount(text: str, option: str) -> float:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse the value of --seeds: different integers separated by commas."""
+    """Parse the value of --seeds: different integers from 0 on, separated by commas; other text is a UserError."""
     numbers = [number.strip() for number in text.split(",") if number.strip()]
     if not numbers or not all(number.isdecimal() for number in numbers):
         raise UserError(f"--seeds must be integers separated by commas, such as 1,2,3, got {text!r}")

@@ -73,7 +73,7 @@ def diagnose(
         sources, references = list(islice(Input(source, layout).texts(), max_sentences)), None
     else:
         sources, references = (texts[:max_sentences] for texts in read_pairs(source, target, layout))
-    gold = None  # for each sentence the set of its alignment links
+    gold = None  # for each sentence the set of its alignment links; None: the alignment error is not measured
     if alignments is not None:
         lines = read_texts(alignments, format="text")[:max_sentences]
         gold = [parse_pharaoh(line, f"{alignments}, line {number:,}") for number, line in enumerate(lines, 1)]

@@ -67,6 +67,7 @@ def check_document_options(search: SearchOptions, *groups: Any) -> None:
             "--n-best only works for text that is translated line by line, but the input is a document such as HTML "
             "or DOCX: leave out --n-best"
         )
+    # fields of options that also apply to documents
     supported = {"output", "overwrite", "exclude", "corpus_tag", "split_sentences", "format", "source_language"}
     for group in groups:
         defaults = {field.name: field.default for field in fields(group)}
@@ -79,7 +80,10 @@ def check_document_options(search: SearchOptions, *groups: Any) -> None:
 
 
 def read_document(file: Path | None) -> bytes:
-    """Return the bytes of a document, from a file or (None) from standard input, which must not be a terminal."""
+    """Return the bytes of a document, from a file or (None) from standard input, which must not be a terminal.
+
+    A file that cannot be read is a UserError.
+    """
     if file is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise UserError("no document is given: name its file as an argument, or pipe it into standard input")

@@ -187,7 +187,10 @@ class TestSet:
     first_lines: list[int] | None = None
 
     def grouped(self) -> TestSet:
-        """Return a test set in which all lines with the same source are one item: the source and their references."""
+        """Return a test set in which all lines with the same source are one item: the source and their references.
+
+        Missing sources, and sources that are no texts, are a UserError.
+        """
         if not self.sources or not all(isinstance(source, str) for source in self.sources):
             raise UserError(
                 "--group-by-source collects the references of equal sources: name the source texts with --source"
@@ -205,7 +208,7 @@ class TestSet:
     def read_hypotheses(self, path: Path, layout: FileLayout) -> list[str]:
         """Read a file of translations with as many lines as the test set; return one translation per item.
 
-        `layout` has the format of the file.
+        `layout` has the format of the file. Another number of lines is a UserError.
         """
         lines = read_texts(path, layout.format)
         check_counts([*self.line_counts, (path, len(lines))])
@@ -215,7 +218,8 @@ class TestSet:
         """Read gold word alignments: the sure and the possible links of each sentence pair.
 
         "0-0 1?2" has a sure link of the first words, and a possible link of the second source word to the third target
-        word; all sure links are possible, too.
+        word; all sure links are possible, too. A test set without sources, or without exactly one reference of each,
+        and a file with another number of lines are a UserError.
         """
         from dragoman.evaluation import parse_sure_and_possible
 
@@ -234,7 +238,8 @@ def read_test_set(source: Path | None, references: list[Path], layout: FileLayou
     """Read the files of a test set: a source file and any number of reference files, or one file with both.
 
     `layout` has their format and columns. With `source` None there are only references; a source without references is
-    text alone, such as that of a language model.
+    text alone, such as that of a language model. No file at all, or files with different numbers of lines, are a
+    UserError.
     """
     from dragoman.data.data_formats import has_references
     from dragoman.data.text_files import check_file
@@ -293,6 +298,8 @@ def _evaluate_files(
     printer: ScorePrinter,
 ) -> None:
     """Score files of translations, test each against the first one, and print the results.
+
+    A test set without references, and metrics that need a model, such as perplexity, are a UserError.
 
     Args:
         files: files of translations.
@@ -353,8 +360,9 @@ class ScorePrinter:
 
         Args:
             systems: file name (None for a run), scores, and hypotheses (None if there are none) of each system.
-            baseline: name of the run or file that the others are compared with.
-            comparisons: the paired tests of each other system against the baseline, one per metric, by its name.
+            baseline: name of the run or file that the others are compared with; not used without comparisons.
+            comparisons: by the name of each other system, its paired tests against the baseline, one per metric. Empty:
+                nothing is compared.
         """
         from dragoman import evaluation
 

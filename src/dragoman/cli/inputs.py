@@ -44,13 +44,14 @@ class SourceFormat:
         """Return the corpus of a file, or of a source and a target file, in this format.
 
         The stem of a Moses corpus stands for its files: `source` corpus for corpus.en if the source language is en.
+        `target` is None if `source` holds both sides, or sources only.
         """
         from dragoman.data.corpus import Corpus
 
         return Corpus(source, target, **asdict(self)).with_language_files()
 
     def standard_input(self) -> Corpus:
-        """Return standard input as a corpus in this format."""
+        """Return standard input as a corpus in this format; it is a UserError if it is closed."""
         if sys.stdin is None:
             raise UserError("standard input is closed: name an input file, or pipe text in")
         return replace(self.corpus(STANDARD_INPUT), stream=sys.stdin.buffer)
@@ -160,7 +161,10 @@ class Input:
         return self.file is None and sys.stdin is not None and sys.stdin.isatty()
 
     def check(self) -> None:
-        """Raise a UserError if the file cannot be opened or its format is unknown, without importing torch."""
+        """Raise a UserError if the file cannot be opened or its format is unknown, without importing torch.
+
+        Without a file, the format must be one that can be read from standard input.
+        """
         if self.file is None:
             file_format = self.layout.corpus(STANDARD_INPUT).file_format
             if not file_format.can_be_streamed:
@@ -242,7 +246,7 @@ def read_pairs(
             files.
         target: file of text, line by line with the source; None if the source file holds both.
         layout: format and columns of the source file.
-        option: the option that names the target file, for error messages.
+        option: the option that names the target file, for the error if there are no targets.
 
     Returns:
         Sources and targets. Sources are texts, arrays of feature vectors, or paths of image or sound files. The target

@@ -148,9 +148,10 @@ class ModelOptions:
 def choose_languages(run: Run, source: str, target: str) -> Run:
     """Return a multilingual run for the languages of --from and --to; "" keeps its default language.
 
-    A run whose model has no language codes is returned as it is, and the source language is ignored if the model is not
-    told it. This is no error, because --from and --to may also describe the columns of a file.
+    A run whose model has no language codes is returned as it is, and the source language is ignored if the model reads
+    only the code of the target. This is no error, because --from and --to may also describe the columns of a file.
     """
+    # `model_framing`: the special tokens that the model expects around source and target, language codes among them
     codes = run.model_framing.languages
     if codes is None:
         return run
@@ -244,7 +245,10 @@ def _environment_variable(parameter: Any, ctx: Any) -> str:
 
 
 def build_command(target: Callable[..., None] | typer.Typer, name: str) -> Any:
-    """Return the command called `name` that runs a function, or the group of commands of a Typer app."""
+    """Return the command called `name` that runs the function `target`, or the group of commands of a Typer app.
+
+    The group has the name of its app, so that `name` is not used for it.
+    """
     if isinstance(target, typer.Typer):
         return typer.main.get_group(target)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -356,7 +360,8 @@ def program_name() -> str:
 def beam_config(run: Run, beam_size: int | None, length_penalty: float | None = None, n_best: int = 1) -> Beam:
     """Return the run's beam search with the changes of the command line (None: no change).
 
-    `n_best` is the number of hypotheses to return. Without `beam_size`, the run's beam is enlarged to it if necessary.
+    `n_best` is the number of hypotheses to return. Without `beam_size`, the run's beam is enlarged to `n_best` if it is
+    smaller.
     """
     beam = run.beam_config(beam_size)
     size = beam.size if beam_size is not None else max(beam.size, n_best)

@@ -239,7 +239,10 @@ def _train(run: Path, files: SplitFiles, config: Config, own_settings: dict[str,
 
 
 def _check_same_data(run: Path, files: SplitFiles) -> None:
-    """Raise a UserError if an existing run was trained on other source files than those of the recipe."""
+    """Raise a UserError if an existing run (or ensemble of runs) was trained on other source files than the recipe's.
+
+    `files` are the source and target file of each split: training, validation and test sets.
+    """
     from dragoman import config as configuration
     from dragoman.run_files import CONFIG_FILE
 
@@ -281,7 +284,7 @@ def _list_recipes(as_json: bool) -> None:
         metric = recipe.metrics[0]
         scored = {(score.variant, score.test) for score in recipe.figures_of(metric)}
         group_means = {(variant, test) for variant, test in scored if variant in recipe.groups}
-        # without scores there is one row: for the default variant and the first test set ("")
+        # without scores there is one row: for the default variant and the first test set, both written as ""
         variants_and_tests = sorted(group_means or scored, key=recipe.figure_order) or [("", "")]
         for index, (variant, test) in enumerate(variants_and_tests):
             published = recipe.figures(metric, test, variant, measured=False)
@@ -330,7 +333,10 @@ def _is_downloadable(recipe: TaskRecipe) -> bool:
 
 
 def _describe(recipe: TaskRecipe, as_json: bool) -> None:
-    """Print everything about a recipe: corpus, files, settings, published scores, and scores measured by us."""
+    """Print everything about a recipe: corpus, files, settings, published scores, and scores measured by us.
+
+    A recipe is a known task with its corpus; empty facts are left out. With `as_json` all fields are printed as JSON.
+    """
     if as_json:
         print_json(asdict(recipe))
         return

@@ -66,7 +66,8 @@ def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) 
     """Score a run on every test set of a variant of the corpus, by all metrics of the recipe.
 
     If the recipe names a column of the test file with the category of each line, every category is scored as well, by
-    the first metric of texts. `files` are the source and target file of each test set.
+    the first metric of texts. `files` are the source and target file of each test set; `variant` is "" if the corpus
+    has only one form.
     """
     from dragoman import evaluation
     from dragoman.api.evaluate_run import evaluate
@@ -99,7 +100,8 @@ def evaluate_run(recipe: TaskRecipe, variant: str, run: Run, files: SplitFiles) 
 def evaluate_baseline(recipe: TaskRecipe, variant: str, files: SplitFiles) -> list[RecipeResult]:
     """Score a baseline of summarization, the first sentence of each source, on every test set by all metrics of texts.
 
-    There are no results if the recipe has no baseline. `files` are the source and target file of each test set.
+    There are no results if the recipe has no baseline. `files` are the source and target file of each test set;
+    `variant` is the variant of the corpus, "" if there is only one.
     """
     from dragoman import evaluation
 
@@ -116,7 +118,8 @@ def evaluate_baseline(recipe: TaskRecipe, variant: str, files: SplitFiles) -> li
 def mean_over_seeds(results: Sequence[RecipeResult], num_seeds: int) -> list[RecipeResult]:
     """Return mean and standard deviation over the seeds of each variant, test set, metric and category.
 
-    `results` are those of all runs, in the order of the seeds; the means have the order of the first run.
+    `results` are those of all runs, in the order of the seeds; the means have the order of the first run. There are at
+    least two runs, `num_seeds`.
     """
     grouped: dict[tuple[str, ...], list[RecipeResult]] = {}
     for result in results:
@@ -175,6 +178,7 @@ def _read_test_set(recipe: TaskRecipe, test: str, files: SplitFiles, layout: Pai
     """Read the test set that is called `test` in `files`, which have the format `layout`.
 
     A line is an item. If the recipe groups lines with the same source, they are one item with several references.
+    `files` has the source file of each test set, and its target file, None if the source file has both sides.
     """
     from dragoman.data.data_formats import has_references
 

@@ -106,9 +106,9 @@ def _difference_rows(first: str, second: str, size: str) -> list[dict[str, str]]
 
 
 def _part_names(spec: object) -> list[str]:
-    """Return the class names of the parts of a model specification, each once, outer parts first.
+    """Return the class names of the parts of a model specification, such as "SelfAttention", outer parts first.
 
-    The model itself, which is the first part found, is left out.
+    Each name occurs once. The class of the model itself, which is the first part found, is left out.
     """
     from dragoman.parts.spec import Spec, find_specs
 
@@ -214,7 +214,10 @@ def _with_range(kind: str, setting: Setting) -> str:
 
 
 def _system_rows() -> Iterator[str]:
-    """Yield the rows of the table of system settings in docs/settings.md: name, meaning, systems that have it."""
+    """Yield the rows of the table of system settings in docs/settings.md: name, meaning, systems that have it.
+
+    If fewer systems lack a setting than have it, the text names those: "all except …".
+    """
     from dragoman.systems import SYSTEMS
     from dragoman.systems.setting_help import SETTING_HELP
 

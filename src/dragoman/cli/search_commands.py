@@ -54,6 +54,7 @@ def tune(
     rerankers = {kind: folder for kind, (folder, _) in classify_rerankers(loaded, rerank_with or []).items()}
     log(f"translating {len(sources):,} sentences")
     search = beam_config(loaded, None, n_best=num_candidates)
+    # `direct`: log p(y|x) of this run; the score of a candidate is a weighted sum of it and of the rerankers' scores
     candidates = [
         [Candidate(text.text, direct=text.score, length=len(text.tokens)) for text in (best, *best.alternatives)]
         for best in loaded.translate(sources, search=search, alignment=False)

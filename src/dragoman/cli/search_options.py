@@ -148,7 +148,10 @@ class SearchOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise a UserError for an unknown value, a missing option (REQUIRES), or options that exclude each other."""
+        """Raise a UserError for an unknown value, a missing option, or options that exclude each other.
+
+        REQUIRES has for an option those of which it needs at least one, EXCLUDES those that cannot be given with it.
+        """
         given = self.given_names
         if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
             raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
@@ -195,7 +198,11 @@ class SearchOptions:
             raise error.named(_flag(option)) from None
 
     def _changed_search(self, run: Run) -> SearchConfig:
-        """Return the search that the options describe; what they leave open is as in the run's default search."""
+        """Return the search that the options describe; what they leave open is as in the run's default search.
+
+        It is exact search, minimum Bayes risk decoding, reranking or speculative decoding, of whose options only those
+        of one can be given together, or else beam search or sampling.
+        """
         from dragoman.search import Beam, ExactSearch, MinimumBayesRisk, Speculative
 
         if self.exact:
@@ -289,7 +296,8 @@ class SearchOptions:
 def classify_rerankers(run: Run, rerankers: list[str]) -> dict[str, tuple[str, float]]:
     """Return folder and weight of each reranker `RUN[:WEIGHT]` by the kind of its model.
 
-    The kind is "channel" for a model that translates from target to source, or "language" for a language model.
+    The kind is "channel" for a model that translates from target to source, or "language" for a language model; two
+    rerankers of one kind are a UserError. The runs are opened to find out. Without :WEIGHT, the weight is 1.
     """
     classified: dict[str, tuple[str, float]] = {}
     for reranker in rerankers:

@@ -151,7 +151,10 @@ class ServiceBuilder:
     is_local: bool
 
     def __call__(self) -> Service:
-        """Return the service, whose runs are not loaded yet."""
+        """Return the service, whose runs are not loaded yet, with the limits, keys and routes of the option groups.
+
+        Files that the options name, such as those of API keys and test sets, are read; a wrong one is a UserError.
+        """
         from dragoman import serving
 
         set_process_environment()  # of a replica; the capacities of caches are read when the first kernel is made
@@ -164,6 +167,7 @@ class ServiceBuilder:
             serving.RunSource(folder, language_pair, self.model.checkpoint, open_run)
             for folder, language_pair in map(serving.parse_run_argument, self.runs)
         ]
+        # the quotas count what each API key has used today
         keys, quotas = self.keys.read_keys(), serving.Quotas(self.keys.quota_file)
         service = serving.Service(sources, self.limits.limits(), self.limits.batching(), keys, quotas)
         self.suggestions.apply(service)
@@ -174,7 +178,10 @@ class ServiceBuilder:
         return service
 
     def with_absolute_paths(self) -> ServiceBuilder:
-        """Return the builder with absolute paths, which mean the same in processes with another working folder."""
+        """Return the builder with absolute paths, which mean the same in processes with another working folder.
+
+        These are the paths of the runs, and the files of API keys, quotas, suggestions and test sets.
+        """
         runs = [str(Path(run).resolve()) for run in self.runs]
         keys, suggestions, analysis = map(absolute_paths, (self.keys, self.suggestions, self.analysis))
         return replace(self, runs=runs, keys=keys, suggestions=suggestions, analysis=analysis)
@@ -196,6 +203,7 @@ def _log_runs(service: Service) -> None:
 
     for served in service.runs.values():
         languages = [f"{len(served.run.languages)} languages"] if served.is_multilingual else []
+        # `pair`: the language pair, of a multilingual run the default one; None: unknown, or no default
         languages += [f"{served.pair.source} to {served.pair.target}"] if served.pair else []
         serving.logger.info(f"{served.name}: {', by default '.join(languages)}")
 

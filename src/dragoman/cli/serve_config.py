@@ -56,7 +56,10 @@ def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
-    """Read the configuration file: a YAML mapping of options to values, or an empty file."""
+    """Read the configuration file: a YAML mapping of options to values; that of an empty file is empty.
+
+    A file that cannot be read, or holds anything else, is a UserError.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -84,8 +87,9 @@ def _parameter_value(
 ) -> tuple[str, Any]:
     """Convert an entry `name: value` of the file `path`; return the name of a parameter of the command and its value.
 
-    Repeatable options may be written in the plural, such as allowed-hosts. Paths are relative to the file. An unknown
-    name and a wrong value are UserErrors. `parameters` are those of the command by their names in a file.
+    Repeatable options may be written in the plural, such as allowed-hosts. Paths are relative to the file. A `value` of
+    None stands for the default of the option. An unknown name and a wrong value are UserErrors. `parameters` are those
+    of the command by their names in a file.
     """
     option = name.replace("_", "-")
     # the singular of a repeatable option in the plural
@@ -118,8 +122,8 @@ def _parameter_value(
 def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
     """Return a value from the file `path` in the form in which the command line has it: text, or true or false.
 
-    `parameter` is that of the command, `name` that of the option in the file, for error messages. A value of the wrong
-    type is a UserError.
+    `parameter` is that of the command, `name` that of the option in the file, for error messages. The option `route`
+    may also be a mapping. A value of the wrong type is a UserError.
     """
     is_flag = getattr(parameter, "is_flag", False)
     if isinstance(value, dict) and parameter.name == "route":
@@ -133,7 +137,8 @@ def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
 def _route(path: Path, value: dict[str, Any]) -> str:
     """Return a route, which divides requests between runs, in the form of the option --route.
 
-    `value`, from the file `path`, is {name: test, runs: {a: 0.9, b: 0.1}} for test=a:0.9,b:0.1.
+    `value`, from the file `path`, is {name: test, runs: {a: 0.9, b: 0.1}} for test=a:0.9,b:0.1. Other keys, and a route
+    without runs, are a UserError.
     """
     runs = value.get("runs")
     if set(value) != {"name", "runs"} or not isinstance(runs, dict) or not runs:
@@ -148,7 +153,7 @@ def print_configuration(ctx: typer.Context) -> None:
     """Print all options as a YAML file for --config; a comment says where each value comes from."""
     for name, parameter in _parameters(ctx).items():
         value, origin = ctx.params.get(parameter.name), ctx.get_parameter_source(parameter.name)
-        if isinstance(value, Path | tuple | list):
+        if isinstance(value, Path | tuple | list):  # as text; an empty list is no value
             value = str(value) if isinstance(value, Path) else [*map(str, value)] or None
         # on one line, without the mark "..." that YAML writes after a plain value
         text = yaml.safe_dump(value, default_flow_style=True, width=2**31, allow_unicode=True)

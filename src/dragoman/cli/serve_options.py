@@ -206,7 +206,7 @@ class RoutingOptions:
         """Set the routes of a service, and with --watch-runs reload runs that have a newer checkpoint.
 
         A route is a name under which several runs share the requests. It assigns a run to each client
-        (`route_by` "client", the default) or to each text ("text").
+        (`route_by` "client", the default) or to each text ("text"), which is a UserError without a route.
         """
         from dragoman import serving
 
@@ -244,6 +244,7 @@ class AnalysisOptions:
 
         `run_folders` are the folders of the served runs by name: each run reads the columns that it was trained with.
         `is_local` says whether only this machine can reach the service: others should not see the sentences by default.
+        A test set that cannot be read, and references without sources, are a UserError.
         """
         from dragoman.cli.inputs import FileLayout, read_pairs
         from dragoman.serving import AnalysisSettings, NamedTestSet
@@ -301,7 +302,8 @@ class ClusterOptions:
             service: has all runs and is not started.
             builds: for each run, the function that its replicas call to get a service of their own.
             server: says on which host and port the cluster listens.
-            options: who may reach the service, and what it logs.
+            options: who may reach the service, and what it logs. Certificates (TLS) and a delay of the shutdown, which
+                the cluster does not support, are a UserError.
         """
         from dragoman.bulk import RayExecutor, executor_from_text
         from dragoman.console import log

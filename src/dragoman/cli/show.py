@@ -112,8 +112,8 @@ class InspectionOptions:
     def inspect(self, run: Run, sentence: str, prefix: str | None = None, alternatives: int = 5) -> Inspection:
         """Inspect the translation of a sentence: --target, or the one that the run finds.
 
-        `prefix` is how a translation that the run finds must begin, `alternatives` the number of most probable tokens
-        that are listed for each position.
+        `prefix` is how a translation that the run finds must begin (None: anyhow), `alternatives` the number of most
+        probable tokens that are listed for each position. --beam-size together with --target is a UserError.
         """
         from dragoman.lens import inspect_sentence
 
@@ -216,7 +216,10 @@ def languages(run: RunFolder, *, as_json: Json = False) -> None:
 
 
 def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOptions) -> None:
-    """Print the three best translations of a sentence, and alignment and attention of the best one or of `target`."""
+    """Print the three best translations of a sentence, and alignment and attention of the best one or of `target`.
+
+    `options` say whether text or JSON is printed, and to which files a heatmap of the attention is written.
+    """
     from dragoman.lens.charts import attention_heatmap
     from dragoman.lens.text_view import alignment_lines, attention_heatmap_lines
 
@@ -581,7 +584,8 @@ def _measure_gradients(
     """Measure how far gradients reach in each run, on the same sentences for all.
 
     These are `sentence` with the translation `target` (None: the one that the first run finds), or without a sentence
-    up to `max_sentences` of the first run's last validation. Language models read the sentence itself.
+    up to `max_sentences` of the first run's last validation, with their references; without any, it is a UserError. If
+    all runs are language models, the sentence is their text, and `target` is not used.
     """
     from dragoman.lens.gradients import measure_gradient_reach
     from dragoman.lens.run_report import read_samples

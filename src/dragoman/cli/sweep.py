@@ -77,7 +77,10 @@ class HalvingOptions:
     retry_failed: Annotated[bool, "Train runs of the sweep that have failed again."] = False
 
     def num_parallel(self) -> int | None:
-        """Return the number of runs to train at a time; None for auto: as many as memory and cores allow."""
+        """Return the number of runs to train at a time; None for auto: as many as memory and cores allow.
+
+        Another value of --parallel than auto or a positive integer is a UserError.
+        """
         if self.parallel == "auto":
             return None
         if not self.parallel.isdecimal() or int(self.parallel) < 1:
@@ -192,7 +195,8 @@ def _request(settings: dict[str, Any], space: SpaceOptions, options: dict[str, A
 def _check_default(folder: Path, request: SweepRequest) -> None:
     """Raise a UserError if the settings that all runs of a new sweep in `folder` share are wrong.
 
-    They are wrong if they name no training text, or files, systems or devices that do not exist.
+    They are wrong if they name no training text, or files, systems or devices that do not exist. Values of the settings
+    that the sweep varies are not checked here.
     """
     from dragoman.config import Config, replace_settings
 

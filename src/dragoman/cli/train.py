@@ -96,7 +96,8 @@ class TrainingPlace:
     def executor(self, is_single_run: bool) -> TrainingExecutor | None:
         """Return the cluster on which to train; None: in this process.
 
-        `is_single_run` is false for a dry run, several seeds, or a training that a page shows, which must stay here.
+        `is_single_run` is false for a dry run, several seeds, or a training that a page shows, which must stay here and
+        are a UserError on a cluster.
         """
         if self.on == "local":
             return None
@@ -229,7 +230,8 @@ def _watch_page(
     """Return a context in which a web page shows the training, or one without effect if `watch` is not set.
 
     The page listens on `port` (0: any free one) and stays after the training if `keep_watching` is set. It cannot show
-    several seeds or a dry run, for which `is_single_run` is false.
+    several seeds or a dry run, for which `is_single_run` is false: these are a UserError, as are `port` and
+    `keep_watching` without `watch`.
     """
     if not watch and (port or keep_watching):
         raise UserError(
@@ -283,8 +285,8 @@ def train_command(run: Path) -> str:
 def next_commands(run: Run) -> dict[str, str]:
     """Return commands to suggest for a trained run, by their purpose: "use it" and "fine-tune", if they apply.
 
-    Names of files in capitals are placeholders. Only a model that was pretrained on text, without targets, is suggested
-    for fine-tuning.
+    Names of files in capitals are placeholders. `run.usage` is the command that uses the run, such as `translate`, None
+    if it is unknown. Only a model that was pretrained on text, without targets, is suggested for fine-tuning.
     """
     from dragoman.data.corpus import FEATURE_SUFFIXES
     from dragoman.data.data_formats import DATA_FORMATS
@@ -323,7 +325,7 @@ def finish(run: Path, outcome: TrainingOutcome | None, as_json: bool) -> None:
     if outcome.interrupted:
         log(f"everything is saved; continue with:  {train_command(run)} --resume")
     else:
-        if best := outcome.best:
+        if best := outcome.best:  # the record of the best validation; empty if there was none
             averaged = best["kind"] == "averaged"
             name = f"average of {best['checkpoints']} checkpoints" if averaged else f"step {best['step']:,}"
             log(f"best: {name}, validation {format_metrics(best)}, perplexity {best['perplexity']:.2f}")

@@ -94,7 +94,11 @@ class TranslatorOptions(PrecisionOptions, ModelOptions):
         self.check(run, *(self.ensemble or []))
 
     def load_translator(self, run: Path) -> Run:
-        """Load a run and those of its ensemble, with the shortlist and the worker processes of the options."""
+        """Load a run and those of its ensemble, with the shortlist and the worker processes of the options.
+
+        A shortlist has for each source token the target tokens that its translations may contain. The number format of
+        --int8 or --bfloat16, with which the first run is loaded, applies to all models of the ensemble.
+        """
         loaded = self.load(run, self.precision)
         if self.ensemble:
             loaded = loaded.ensemble(*(self.load(other) for other in self.ensemble))
@@ -250,7 +254,8 @@ def translate_files(
 ) -> None:
     """Translate the files of --input in blocks, or with `show_search` only print the search configuration.
 
-    The other arguments are the run folder and options of `dragoman translate`.
+    The other arguments are the run folder and options of `dragoman translate`; a `target_language` of "" is the default
+    of the model. The fingerprint of the job has what must be equal when it is resumed: the run, search and options.
     """
     translator.check_runs(run)
     constraints.check_files()
@@ -305,7 +310,10 @@ def count_lines(inputs: Input) -> int | None:
 
 
 def _check_stream(output: OutputOptions, constraints: ConstraintOptions) -> None:
-    """Raise a UserError for options that need complete translations and cannot be used with --stream."""
+    """Raise a UserError for options that need complete translations and cannot be used with --stream.
+
+    All of both groups are rejected if they are given, except for --exclude and --corpus-tag.
+    """
     for name, value in (asdict(output) | asdict(constraints)).items():
         if value and name not in ("exclude", "corpus_tag"):  # these two work token by token
             flag = name.replace("_", "-")

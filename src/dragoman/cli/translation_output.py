@@ -55,7 +55,7 @@ class OutputOptions:
     overwrite: Annotated[bool, "Replace the file of --output if it exists, once all is translated."] = False
 
     def __post_init__(self) -> None:
-        """Raise a UserError for options that contradict each other."""
+        """Raise a UserError for options that contradict each other, or that need --output."""
         if self.json and self.json_lines:
             raise UserError(
                 "--json prints one JSON document for all translations, --json-lines one per line: use one of them"
@@ -78,7 +78,8 @@ class OutputOptions:
     def is_done(self, source: Path | None) -> bool:
         """Whether --resume is given and the output file is complete; raise a UserError if it cannot be written.
 
-        False without an output file. `source` is the input file, None for standard input.
+        False without an output file. `source` is the input file, None for standard input, which cannot be resumed. An
+        output that is the input, or that exists and shall not be replaced, is a UserError.
         """
         from dragoman.run.file_translation import check_output, is_complete
         from dragoman.storage import os_errors_as_user_errors
@@ -197,6 +198,7 @@ def print_streams(
             with Live(console=Console(highlight=False), auto_refresh=False) as view:
                 for tokens in parts:
                     final += one_line(tokens.text)
+                    # `tentative_text`: how the best hypothesis continues at the moment; later parts may replace it
                     view.update(Text.assemble(final, (one_line(tokens.tentative_text), "dim")), refresh=True)
 
 

@@ -62,7 +62,9 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def from_dict(values: Any, where: str = "the configuration") -> Config:
-    """Build a configuration from nested plain values. An unknown name is an error that suggests the nearest one.
+    """Build a configuration from nested plain values; invalid values and unknown names are a UserError.
+
+    The error for an unknown name suggests the nearest one.
 
     Args:
         values: `{"training": {"steps": 1000}, …}`; names of earlier versions are accepted.
@@ -101,7 +103,10 @@ YAML_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoade
 
 
 def from_yaml(path: Path) -> Config:
-    """Read a configuration file: sections of settings, such as `training: {steps: 1000}`."""
+    """Read a configuration file: sections of settings, such as `training: {steps: 1000}`; a UserError if it is invalid.
+
+    An empty file is the default configuration.
+    """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
     except FileNotFoundError:
@@ -124,7 +129,11 @@ def to_yaml(config: Config) -> str:
 
 
 def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
-    """Replace settings by their dotted names: `replace_settings(config, {"training.steps": 1000})`."""
+    """Return a configuration with other settings: `replace_settings(config, {"training.steps": 1000})`.
+
+    `values` has the new values by dotted names. An unknown name or one of an earlier version, the name of a section, or
+    an invalid value is a UserError.
+    """
     tree = dataclasses.asdict(config)
     system = values.get("system.name", config.system.name)
     for name, value in values.items():
@@ -149,12 +158,15 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def override_settings(config: Config, settings: Sequence[str]) -> Config:
-    """Replace settings given as text: `override_settings(config, ["training.steps=1000"])`."""
+    """Return a configuration with other settings, given as text, such as `["training.steps=1000"]`."""
     return replace_settings(config, parse_settings(settings))
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Parse `NAME=VALUE` texts, such as "training.steps=1000", by the declared types of the settings."""
+    """Parse `NAME=VALUE` texts, such as "training.steps=1000", by the declared types; return the values by name.
+
+    Of several values for a setting, the last one counts. A text without "=" or with an invalid value is a UserError.
+    """
     values = {}
     for text in settings:
         name, equals, value = text.partition("=")
@@ -215,7 +227,8 @@ def without_automatic_settings(config: Config) -> Config:
         if name not in defaults:  # a setting of the system or objective: `Config()` has no default for it
             del settings[key]
         elif chosen_value is False and defaults[name] is False:
-            # `chosen` holds only values that differ from the user's: instead of this default, the user gave true
+            # `chosen` holds only values that differ from the user's: as the choice is the default false, the user gave
+            # true
             settings[key] = True
         else:
             settings[key] = defaults[name]

@@ -223,8 +223,9 @@ class CleaningConfig(Section, section="cleaning"):
     enabled: bool = setting(
         False,
         "Remove bad training pairs: duplicates, unusual length ratios, scripts other than the usual one, few letters, "
-        "control characters, targets equal to sources. Each other filter of the section cleaning, such as "
-        "cleaning.deduplicate_similar, must be set. Validation and test data are not cleaned.",
+        "control characters, targets equal to sources. The other filters of the section cleaning, such as "
+        "cleaning.deduplicate_similar, stay off unless they are set themselves. Validation and test data are not "
+        "cleaned.",
     )
     deduplicate: bool | None = setting(
         None, "Remove training pairs that are equal to an earlier one.", auto="true with cleaning.enabled, else false"

@@ -106,8 +106,9 @@ class SearchDefaults(Section, section="search"):
     copy_untranslatable: bool | None = setting(
         None,
         "Copy lines that consist of numbers, punctuation, URLs and e-mail addresses instead of translating them.",
-        auto="true if the training pairs copy at least half of such lines (or, with fewer than five such lines, half "
-        "of their numbers and punctuation marks), else false",
+        auto="true if the training targets copy at least half of the source lines without letters (or, with fewer than "
+        "five such lines, if source and target share at least half of their numbers and punctuation marks, or of 20 or "
+        "more numbers), else false",
     )
     strategy: dict[str, Any] = setting(
         {},

@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def choices(self) -> list[str]:
-        """The values that the setting accepts, as YAML writes them; empty unless its type (`hint`) is a Literal."""
+        """The values besides None that the setting accepts, as YAML writes them; empty unless its type is a Literal."""
         hint, _ = _without_none(self.hint)
         return [_yaml_text(option) for option in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
 
@@ -88,8 +88,10 @@ def setting(
 ) -> Any:
     """Declare a dataclass field with its default value, and a `Setting` (help text and range) as metadata.
 
-    `fallback` is used if neither the user nor the training recipe sets the setting. `auto` says in words how a value
-    is chosen if the setting is None. A `default` that is a dictionary must be empty.
+    `default` is what the field holds if the user sets nothing: None for a setting that the training recipe may set.
+    `fallback` then takes the place of None if the recipe has no value either. `auto` says in words how a value is
+    chosen if the setting is None. `min` and `max` are the limits of a number; None: no limit. A `default` that is a
+    dictionary must be empty.
     """
     metadata = {"setting": Setting(help, min=min, max=max, fallback=fallback, auto=auto)}
     if isinstance(default, dict):  # dataclasses refuse mutable defaults
@@ -141,7 +143,8 @@ def convert(value: Any, hint: Any, setting_name: str) -> Any:
     """Return a value of the declared type (`hint`); raise a UserError that names the setting for any other value.
 
     Where a float is declared, integers and numbers written as text (YAML reads 1e-3 as text) become floats; where text
-    is declared, integers and paths become text; where a tuple is declared, a list or a single value becomes one.
+    is declared, integers and paths become text; where a tuple is declared, a list or a single value becomes one. True
+    and False are no numbers here, and None is valid only for a type such as `int | None`.
     """
     hint, optional = _without_none(hint)
     if hint is Any or (optional and value is None):
@@ -169,7 +172,7 @@ def convert(value: Any, hint: Any, setting_name: str) -> Any:
 
 
 def parse_text(text: str, hint: Any, setting_name: str) -> Any:
-    """Parse the text of a setting of the declared type `hint` from the command line; `convert` checks the result.
+    """Parse the value of a setting (`text`) of the declared type `hint` from the command line; `convert` checks it.
 
     For a string setting, the text is the value; an empty text is None if the type allows None. For a list, the text is
     `[a, b]`, or a single item; an empty text is an empty list. Any other text is a number or YAML, where `null` and an

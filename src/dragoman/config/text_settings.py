@@ -42,9 +42,10 @@ class TextConfig(Section, section="text"):
         "learn, or most frequent words to keep.",
         min=1,
         max=10**7,
-        auto="8·√N for a training text of N words, counted with repetitions, but at least 500 and at most 32,000; "
-        "32,000 with text.compression_ratio; all characters or symbols of the text, at most 100,000, for the "
-        "tokenizers character, decomposed and symbol",
+        auto="8·√N for a training text of N words, counted with repetitions, but at least 500 and at most 32,000 (more "
+        "if it has very many different characters); 32,000 as an upper limit if text.compression_ratio ends the "
+        "learning; for the tokenizers character, decomposed (letters and marks of characters) and symbol, all that "
+        "occur in the text, at most 100,000",
     )
     compression_ratio: float | None = setting(
         None,

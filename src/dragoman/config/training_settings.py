@@ -291,14 +291,17 @@ class TrainingConfig(Section, section="training"):
     )
     selection_metric: SelectionMetric = setting(
         "auto",
-        "Validation metric that selects the best checkpoint; auto: by the validation references, such as bleu for "
-        "sentences and exact_match for single words. Checkpoints with the same value are ranked by the loss; with "
-        "exact_match or ier, first by cer (if references are single words, or in a script without spaces) or ser "
-        "(otherwise). Error rates: ier (lines that differ from the reference), ter (translation edit rate), cer (edit "
-        "distance in characters), and wer, ser and per, three names of the edit distance in tokens between spaces: "
-        "words, symbols or phonemes. accuracy: share of tokens predicted correctly, given the reference before them; "
-        "span_f1: F₁ of the spans that B and I tags mark; bracket_f1: F₁ of the constituents of bracketed trees. The "
-        "metrics ending in _stem (ROUGE of word stems) need the package rouge-score.",
+        "Validation metric that selects the best checkpoint. auto: accuracy for tagging and classification; loss for "
+        "other objectives that generate no targets, and if no validation sentences are decoded; else by the validation "
+        "references: exact_match for single words, texts of fewer than four words, symbols (phonemes, actions), code "
+        "and logical forms (with fewer than 50 references the cer or ser named below), rouge_l for summaries (at least "
+        "30 words are shortened to a third or less), bleu for all others. Checkpoints with the same value are ranked "
+        "by the loss; with exact_match or ier, first by cer (if references are single words, or in a script without "
+        "spaces) or ser (otherwise). Error rates: ier (lines that differ from the reference), ter (translation edit "
+        "rate), cer (edit distance in characters), and wer, ser and per, three names of the edit distance in tokens "
+        "between spaces: words, symbols or phonemes. accuracy: share of tokens predicted correctly, given the "
+        "reference before them; span_f1: F₁ of the spans that B and I tags mark; bracket_f1: F₁ of the constituents of "
+        "bracketed trees. The metrics ending in _stem (ROUGE of word stems) need the package rouge-score.",
     )
     bleu_tokenizer: Literal[
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none"
@@ -385,9 +388,9 @@ class TrainingConfig(Section, section="training"):
             )
 
     def resolved(self, name: str) -> Any:
-        """Return the value of a setting, or the fallback of its declaration if it is None.
+        """Return the value of the setting `name`, or the fallback of its declaration if that is None.
 
-        It is None if neither the user nor the recipe (`training.recipe`, a set of training defaults) has set it.
+        The value is None if neither the user nor the recipe (`training.recipe`, a set of training defaults) has set it.
         """
         value = getattr(self, name)
         return TRAINING_DEFAULTS.get(name) if value is None else value

@@ -73,6 +73,7 @@ class ParquetFormat(ColumnFormat):
         The dialogue is in the column "turns" (a list of texts) or "messages" (a list of objects with role and content).
         """
         with self._open(corpus.source) as table:
+            # "turns" and "messages"; without them, no row has a dialogue
             columns = [name for name in TURN_COLUMNS if name in table.schema.names]
             records = (record for batch in table.batches(columns) for record in batch.to_pylist())
             for row, record in enumerate(records, 1):
@@ -204,7 +205,10 @@ class _ArrowTable(_Table):
 
 
 def column_names(schema: Any) -> list[str]:
-    """Return the names of the columns of a pyarrow schema; those within a structure with a dot: `translation.en`."""
+    """Return the names of the columns of a pyarrow schema; those within a structure with a dot: `translation.en`.
+
+    The structure itself is no column then.
+    """
     import pyarrow
 
     names = []
@@ -215,7 +219,10 @@ def column_names(schema: Any) -> list[str]:
 
 
 def _text_rows(table: _Table, columns: list[str], path: Path) -> Iterator[list[str]]:
-    """Yield the texts of the columns, row by row, "" for null; a column with other values is a UserError."""
+    """Yield the texts of the columns, row by row, "" for null; a column with other values is a UserError.
+
+    `path` is that of the table, for error messages.
+    """
     for batch in table.batches(columns):
         texts_of_columns = []
         for name in columns:
@@ -241,7 +248,10 @@ def table_column(batch: Any, name: str) -> Any:
 
 @contextmanager
 def arrow_errors(path: Path | str, kind: str) -> Iterator[None]:
-    """Turn errors of pyarrow, and its absence, into UserErrors about a file of a `kind`, such as "Parquet file"."""
+    """Turn errors of pyarrow, and its absence, into UserErrors about the file `path`.
+
+    `kind` is what it should be, such as "Parquet file".
+    """
     try:
         import pyarrow
     except ImportError:

@@ -88,7 +88,7 @@ class Batch:
     @property
     def padding_ratio(self) -> float:
         """Share of the positions that hold padding."""
-        # labels at positions of the source come without a target: they add no tokens
+        # with `label_positions`, labels are for source tokens and there is no target: they add no tokens
         target_tokens = self.target_tokens if self.label_positions is None else 0
         return 1 - (self.source_tokens + target_tokens) / max(1, self.num_positions)
 
@@ -116,7 +116,10 @@ class Batch:
         return replace(self, **moved)
 
     def duplicate_rows(self) -> Batch:
-        """Append all sequences again: as further rows, or to the end of the one row of a packed batch."""
+        """Append all sequences again, as R-Drop needs it: as further rows, or to the end of the row of a packed batch.
+
+        A batch with `label_positions` (labels for some source tokens) cannot be doubled.
+        """
         from torch import cat
 
         assert self.label_positions is None  # those of the copies would have to be shifted

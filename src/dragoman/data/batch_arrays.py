@@ -104,6 +104,7 @@ class BatchArrays:
         stands for no label; then the decoder has no target.
         """
         source = RaggedArray.from_rows(row.source for row in rows)
+        # segments of the tokens as in BERT; all rows have them, or none
         type_rows = [row.token_type_ids for row in rows if row.token_type_ids is not None]
         optional: dict[str, Any] = {  # fields of BatchArrays
             "token_type_ids": RaggedArray.from_rows(type_rows) if type_rows else None,
@@ -122,8 +123,9 @@ class BatchArrays:
     def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
         """Pad all rows (one per pair) to the longest one, with the token id `pad`.
 
-        The number and the length of rows are rounded up to `multiples`. Rows that are added have no labels, and one
-        token of padding, so that attention over them is not empty. `indices` are those of the pairs in the store.
+        The number and the length of rows are rounded up to `multiples` (of the number, of the length). Rows that are
+        added have no labels, and one token of padding, so that attention over them is not empty. `indices` are those of
+        the pairs in the store. The labels are for target tokens, or with `labels_source` for tokens of the source.
         """
         source, target = self.source.padded(pad, multiples), self.target.padded(pad, multiples)
         num_added = len(source) - len(indices)
@@ -153,13 +155,15 @@ class BatchArrays:
 
         A row that is too short for its tokens is made longer. The padding at its end counts as further sequences, so
         that the lengths of all sequences (as many for source as for target, some of them 0) add up to the row.
-        `indices` are those of the pairs in the store, `pad` is the id of padding.
+        `indices` are those of the pairs in the store, `pad` is the id of padding. The labels are for target tokens, or
+        with `labels_source` for tokens of the source.
         """
         columns = (self.source, self.target)
         source_row, target_row = (  # lengths of the two rows
             _grow_to_fit(length, len(column.values)) for length, column in zip(shape.row_lengths, columns)
         )
-        max_source, max_target = (  # upper bounds of the sequence lengths, which need not exceed the longest sequence
+        # upper bounds of the sequence lengths; − 1, because they may equal the longest sequence, but need not exceed it
+        max_source, max_target = (
             _grow_to_fit(length, int(column.lengths.max()) - 1) for length, column in zip(shape.max_lengths, columns)
         )
         source_lengths = self.source.packed_lengths(source_row, shape.max_sequences, max_source)
@@ -203,9 +207,10 @@ class BatchArrays:
 
 
 def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
-    """Increase a row length in steps of `step` · `length` until it exceeds `tokens`; steps are large for few shapes.
+    """Increase a row length in steps of `step` · `length` until it exceeds `tokens`.
 
-    It exceeds them because the last position of a packed row is padding. A length of 0 stays 0: there is no such row.
+    Steps are large, so that few different shapes occur. The length exceeds `tokens` because the last position of a
+    packed row is padding. A length of 0 stays 0: there is no such row.
     """
     if not length:
         return 0
@@ -229,7 +234,8 @@ def pad_rows(rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
 def halve_batch(batch: Batch) -> tuple[Batch, Batch]:
     """Split a batch into two, which together have the same loss, so that each takes about half of the memory.
 
-    Rows of a padded batch keep their length; a packed row becomes two of about half its length.
+    Rows of a padded batch keep their length; a packed row becomes two of about half its length. A batch of one pair is
+    a ValueError.
     """
     if len(batch) < 2:
         raise ValueError("a batch of one pair cannot be halved")
@@ -245,17 +251,17 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
 
     middle, rows = len(batch) // 2, len(batch.source) // batch.copies  # rows without second copies
     halves = []
-    for first, last in ((0, middle), (middle, rows)):
-        selected = torch.cat([torch.arange(first, last) + copy * rows for copy in range(batch.copies)])
+    for first_row, stop_row in ((0, middle), (middle, rows)):
+        selected = torch.cat([torch.arange(first_row, stop_row) + copy * rows for copy in range(batch.copies)])
         half: dict[str, Any] = batch.tensors()
         labels_of_positions = {}
         # positions are in the flattened source, so they are selected by value and counted from the start of the half
         if (positions := half.pop("label_positions", None)) is not None:
-            start, end = first * batch.source.shape[1], last * batch.source.shape[1]
+            start, end = first_row * batch.source.shape[1], stop_row * batch.source.shape[1]
             in_half = (positions >= start) & (positions < end)
             labels_of_positions = {"label_positions": positions[in_half] - start, "labels": half.pop("labels")[in_half]}
         half = {name: tensor[selected] for name, tensor in half.items()} | labels_of_positions
-        half["indices"] = batch.indices[first:last]
+        half["indices"] = batch.indices[first_row:stop_row]
         half["source_tokens"] = batch.copies * int(half["source_lengths"][: len(half["indices"])].sum())
         half["target_tokens"] = int((half["labels"] != IGNORE_INDEX).sum())
         halves.append(replace(batch, **half))
@@ -294,7 +300,10 @@ def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
     shape = PackedShape(row_lengths, max_sequences=max_sequences, max_lengths=batch.max_lengths)
 
     def unpack(row: Tensor, lengths: Tensor) -> RaggedArray:
-        """Return the sequences that are packed into a row (1 T), without its padding."""
+        """Return the sequences of the pairs that are packed into a row (1 T), without second copies and padding.
+
+        Those are at its end: only the first `pairs` lengths are of pairs.
+        """
         return RaggedArray(row[0, : int(lengths[:pairs].sum())].numpy(), lengths[:pairs].numpy())
 
     source, target = unpack(batch.source, batch.source_lengths), unpack(batch.target, batch.target_lengths)

@@ -66,8 +66,8 @@ class RowFormat:
     def framings(self, store: TokenStore) -> list[Framing]:
         """Return the special tokens around pairs (framing) of each corpus of a store; one element if all have the same.
 
-        Only corpora in different languages of a multilingual model differ, in their language codes. None stands for the
-        default language of the model.
+        Only corpora in different languages of a multilingual model differ, in their language codes. The framing of the
+        model (`model_framing`) has the codes of all its languages; None stands for the default language of the model.
         """
         languages = [(corpus.source_language or None, corpus.target_language or None) for corpus in store.corpora]
         model_framing = self.model_framing
@@ -147,11 +147,9 @@ class EpochRows:
     def _resegment(self, pairs: Indices, epoch: int) -> tuple[list[RaggedArray | None], NDArray[np.bool_]]:
         """Return source and target as subword regularization segments them in an epoch, and which pairs can use it.
 
-        Those can that are not too long for batches.
-
-        `pairs` are store indices. The limits are the longest stored source, target, pair and row. A source or target
-        without subword regularization is None. The random keys depend on seed, epoch, side (0: source, 1: target) and
-        pair.
+        Those can that are not longer than the longest stored source, target, pair and row, for which batches have room.
+        `pairs` are store indices. A source or target without subword regularization is None. The random keys depend on
+        seed, epoch, side (0: source, 1: target) and pair.
         """
         resegmented: list[RaggedArray | None] = [None, None]
         if not self.resegments:
@@ -199,8 +197,8 @@ class Batches:
             seed: determines the order of pairs and batches, and the noise.
             window: pairs that are sorted together; by default about a hundred batches: little padding, some variety.
             shuffle: permute pairs and batches; otherwise they have the order of the store.
-            rows: how the objective builds rows of a batch from pairs.
-            packed: pack all pairs of a batch into one row.
+            rows: how the objective builds rows of a batch from pairs; `rows.doubled`: every pair twice (R-Drop).
+            packed: pack all pairs of a batch into one row for the source, and one for the target.
             pad_to_multiples: number and length of padded rows are multiples of these, so that shapes repeat.
         """
         counts = [corpus.pairs for corpus in store.corpora]
@@ -223,7 +221,7 @@ class Batches:
             )
         self.store, self.max_tokens, self.seed, self.window, self.shuffle = store, max_tokens, seed, window, shuffle
         self.rows, self.packed, self.pad_to_multiples = rows, packed, pad_to_multiples
-        self.budget = max_tokens // 2 if rows.doubled else max_tokens  # without the second copies
+        self.budget = max_tokens // 2 if rows.doubled else max_tokens  # for the first copies of pairs
         self.windows = -(-len(self.order) // window)  # per epoch, rounded up
         self.length_growth = self._estimate_growth()  # of source and target rows, by subword regularization
         self.packed_shape = self._packed_shape() if packed else None
@@ -235,7 +233,8 @@ class Batches:
         source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         repeats = len(self.order) / max(1, len(self.store))  # 1, unless corpora are sampled by weight
         if self.packed_shape is None:
-            # tokens as stored; a batch also holds second copies, and tokens that subword regularization adds
+            # for tokens as stored: a batch also holds the second copies of doubled pairs (as R-Drop needs them), and
+            # the tokens that subword regularization adds (`length_growth`)
             budget = (self.max_tokens / 2 if self.rows.doubled else self.max_tokens) / max(self.length_growth)
             tokens = repeats * (self.rows.row_length(source, target) * count).sum()
             return max(1, round(tokens / (BATCH_FILL * budget)))  # the rest of the budget is padding
@@ -247,15 +246,18 @@ class Batches:
         return max(estimates)
 
     def iterate_from(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
-        """Yield batches from a position on, without end, each with the position after it."""
+        """Yield batches from a position on, without end, each with the position after it; None: from the beginning.
+
+        A position that does not exist, because it belongs to other data or settings, is a UserError.
+        """
         for indices, epoch, next_position in self.iterate_indices(position):
             yield self.build_batch(indices, epoch), next_position
 
     def iterate_indices(self, position: DataPosition | None = None) -> Iterator[tuple[Indices, int, DataPosition]]:
         """Yield (store indices of the pairs, epoch, position after it) for every batch from a position on, without end.
 
-        A position is an epoch, a window of pairs that are sorted by length together, and a batch of that window. One
-        that does not exist is a UserError: it belongs to other data or settings.
+        A position is an epoch, a window of pairs that are sorted by length together, and a batch of that window; None
+        is the first one. One that does not exist is a UserError: it belongs to other data or settings.
         """
         position = position or DataPosition()
         while True:
@@ -283,8 +285,9 @@ class Batches:
         """Return the pair indices of every batch of a window, which is a number of consecutive pairs of an epoch.
 
         Its pairs are sorted by length, split into batches, and these are shuffled. Packed batches are filled with pairs
-        in the order of the epoch instead.
+        in the order of the epoch instead. The store may copy the pairs into memory.
         """
+        # self.window: number of pairs of a window
         pairs = self.order.pair_indices(epoch, start=window * self.window, stop=(window + 1) * self.window)
         self.store.preload(pairs)  # into memory, as all of them are read soon
         source, target = self.epoch_rows.lengths(pairs, epoch)
@@ -305,7 +308,7 @@ class Batches:
     def build_batch(self, indices: Indices, epoch: int) -> Batch:
         """Build the tensors of the pairs with these store indices; noise and segmentation depend on the epoch."""
         rows = self.rows
-        if rows.build_row is None:
+        if rows.build_row is None:  # the rows are the pairs with their special tokens
             special = PairTokens.of(self.framings, self.store.corpus_numbers(indices))
             source, target = self.epoch_rows.read(indices, epoch)
             arrays = BatchArrays.from_pairs(special, source, target)
@@ -327,12 +330,15 @@ class Batches:
     def _random(self, stream: int, epoch: int, number: int) -> np.random.Philox:
         """Return an independent random stream for each purpose (`stream`), epoch and number (Salmon et al. 2011).
 
-        `number` is that of a window of pairs, or of a pair.
+        `number` is that of a window of pairs, or of a pair. The first word of the counter counts the random numbers.
         """
         return np.random.Philox(key=[self.seed % 2**64, stream], counter=[0, number, epoch, 0])
 
     def _estimate_growth(self) -> list[float]:
-        """Estimate from 1,000 pairs by which factors subword regularization lengthens the rows of source and target."""
+        """Estimate from 1,000 pairs by which factors subword regularization lengthens the rows of source and target.
+
+        They are 1 without it.
+        """
         if not self.epoch_rows.resegments:
             return [1.0, 1.0]
         pairs = self.order.pair_indices(epoch=0, start=0, stop=1000)
@@ -352,7 +358,7 @@ class Batches:
         """Choose the lengths of the packed rows of source and target, and how many sequences they hold.
 
         The side with more tokens in the store gets the token budget, the other one a proportional length. A side
-        without tokens has no row (length 0).
+        without tokens has no row (length 0). `length_growth` are factors by which subword regularization adds tokens.
         """
         source, target, count = self.store.length_counts()  # lengths, and how many pairs have them
         columns = self.rows.packed_lengths(source, target)
@@ -370,9 +376,9 @@ class Batches:
 
 
 def batch_by_length(lengths: ArrayLike, max_tokens: int) -> list[Indices]:
-    """Group sentences of similar length into batches, longest first: rows × longest ≤ `max_tokens`, or one row.
+    """Group sentences of similar length into batches, longest first, with rows × longest ≤ `max_tokens`.
 
-    Returns the indices of the sentences of each batch.
+    A sentence that is longer is a batch of its own. Returns the indices of the sentences of each batch.
     """
     row_lengths = np.asarray(lengths)
     order = np.argsort(-row_lengths, kind="stable")
@@ -380,7 +386,10 @@ def batch_by_length(lengths: ArrayLike, max_tokens: int) -> list[Indices]:
 
 
 def _split_by_tokens(indices: Indices, row_lengths: NDArray[np.int64], max_tokens: int) -> list[Indices]:
-    """Split a sequence greedily into batches with rows × longest row ≤ `max_tokens`, but at least one row."""
+    """Split a sequence greedily into batches with rows × longest row ≤ `max_tokens`, but at least one row.
+
+    `row_lengths[i]` is the length of the row of `indices[i]`.
+    """
     batches, start = [], 0
     while start < len(indices):
         max_rows = max(1, max_tokens // max(1, int(row_lengths[start])))  # the longest row is not below the first

@@ -146,6 +146,7 @@ class PairFilter:
         for pair in map(SentencePair._make, chunk.pairs):  # from plain tuples
             # None for sides without text to examine, such as labels
             texts = [text if used else None for text, used in zip((pair.source, pair.target), self.sides)]
+            # feature_symbols: features of the source, such as V;PST
             key = f"{pair.source}\n{pair.feature_symbols}\n{pair.target}".encode()
             digest = int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
             source, target = texts
@@ -178,7 +179,7 @@ class PairFilter:
         """Return the first reason to remove a pair, "" if there is none.
 
         `texts` are source and target; a text is None where the corpus has none to examine. A minimum or maximum of 0 is
-        not checked.
+        not checked, and neither is the language of a side whose expected language is "".
         """
         settings = self.settings
         for side, text in zip(("source", "target"), texts):
@@ -231,6 +232,8 @@ def clean_corpora(
         parallel: maps a function over chunks of pairs in worker processes, in order.
         log: prints progress.
         languages: expected languages of source and target; "": texts in any language are kept.
+
+    That no pair is left is a UserError.
     """
     pair_filter = PairFilter(settings, sides=data_format.text_sides, languages=languages)
     measured = _measure(pair_filter, data_format, corpora, folder, parallel, log)
@@ -328,7 +331,8 @@ class MeasuredPairs:
     def reject_other_scripts(self) -> list[str]:
         """Mark pairs as removed that have a side in another script than most texts of it; return a note on each side.
 
-        A side of which no script has a share of MIN_MAIN_SCRIPT_SHARE is not filtered. Texts without letters are kept.
+        A side is filtered only if one script is the main script of a share of MIN_MAIN_SCRIPT_SHARE of its texts. Texts
+        without letters are kept.
         """
         notes = []
         for side, (name, counts) in enumerate(zip(("source", "target"), self.script_counts)):
@@ -385,7 +389,7 @@ class MeasuredPairs:
     def report(self, data_format: DataFormat, corpora: Sequence[Corpus], usual: list[str]) -> CleaningReport:
         """Count the removed pairs by reason, and read the first MAX_REMOVED_EXAMPLES of each again as examples.
 
-        `usual` are sentences about the usual lengths and scripts of the corpora.
+        `usual` are sentences about the usual lengths and scripts of the corpora. Reasons without pairs are left out.
         """
         counts = np.zeros(256, np.int64)  # pairs by number of the reason, which is a byte
         examples: dict[int, list[int]] = {}  # indices of the first pairs by number of the reason
@@ -418,7 +422,7 @@ class MeasuredPairs:
 
 
 def _read_pairs(data_format: DataFormat, corpora: Sequence[Corpus], indices: list[int]) -> dict[int, RemovedPair]:
-    """Return the pairs with these indices, which are in ascending order; reading stops after the last one."""
+    """Return pairs by their indices over all corpora, which are in ascending order; reading stops after the last."""
     removed: dict[int, RemovedPair] = {}
     remaining = set(indices)
     if remaining:

@@ -131,7 +131,10 @@ def decompressed(file: io.BufferedReader, path: Path) -> Iterator[io.BufferedRea
 
 
 def _is_broken_data(error: Exception) -> bool:
-    """Whether an error says that compressed data is broken, and not that the file cannot be read."""
+    """Whether an error says that compressed data (gzip, bzip2, xz or Zstandard) is broken.
+
+    Others say, for example, that the file cannot be read.
+    """
     data_errors = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
     is_bzip2_error = isinstance(error, OSError) and error.errno is None  # errors of the system have a number
     is_zstd_error = type(error).__name__ == "ZstdError"  # by name, since the package may be missing

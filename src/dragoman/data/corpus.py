@@ -89,7 +89,9 @@ class Corpus:
     ) -> Corpus:
         """Return the corpus of a source file, its target file and its file of features, with the columns of `data`.
 
-        A source that is the stem of a Moses corpus stands for its files: `corpus` for corpus.en and corpus.de.
+        A source that is the stem of a Moses corpus stands for its files: `corpus` for corpus.en and corpus.de. Without
+        `target`, the source file has both sides or is monolingual; `features` are the settings for vectors of images
+        and sound, None their defaults.
         """
         return cls(
             source=Path(source),
@@ -117,7 +119,10 @@ class Corpus:
 
     @property
     def columns(self) -> tuple[ColumnChoice, ColumnChoice]:
-        """The columns of source and target in a file with both, each chosen by name, number or language."""
+        """The columns of source and target in a file with both, each chosen by name, number or language, or not at all.
+
+        Then the file format chooses it.
+        """
         return (
             ColumnChoice("source", self.source_column, self.source_language),
             ColumnChoice("target", self.target_column, self.target_language),
@@ -145,7 +150,7 @@ class Corpus:
 
     @property
     def has_media(self) -> bool:
-        """Whether the source is a list or folder of image or sound files."""
+        """Whether the source is a list or folder of image or sound files; of a list, the first lines are read."""
         from dragoman.data.media_files import contains_media, lists_media
 
         if self._is_array_file:
@@ -235,7 +240,10 @@ class Corpus:
             yield number, decode_line(line, self.source, number)
 
     def read_pairs(self) -> Iterator[SentencePair]:
-        """Read sentence pairs, with the features of their sources such as V;PST if there is a file of these."""
+        """Read sentence pairs, with the features of their sources such as V;PST, from a column or a file of their own.
+
+        Such a file (`source_features`) has one line for each pair.
+        """
         pairs = self.file_format.read_pairs(self)
         if self.source_features is None:
             return pairs
@@ -251,7 +259,10 @@ class Corpus:
             yield SentencePair(text, target=None, corpus=self.name, line=number)
 
     def read_dialogues(self) -> Iterator[SentencePair]:
-        """Read dialogues, one per line; the source is the tab-separated turns, the target is None."""
+        """Read dialogues, one per line; the source is the tab-separated turns, the target is None.
+
+        A line without a dialogue of at least two turns is a UserError.
+        """
         for number, turns in self.file_format.read_turns(self):
             if turns is None or len(turns) < 2:
                 problem = "neither 'turns' nor 'messages'" if turns is None else "fewer than 2 turns"

@@ -58,7 +58,7 @@ def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_fo
 
 
 def read_chunks(data_format: DataFormat, corpora: Iterable[Corpus]) -> Iterator[PairChunk]:
-    """Read all corpora in chunks of pairs, which are the same for any number of processes."""
+    """Read all corpora in chunks of pairs, numbered from 0, which are the same for any number of processes."""
     numbers = count()
     for index, corpus in enumerate(corpora):
         for chunk in data_format.chunks(data_format.read([corpus])):
@@ -152,7 +152,8 @@ def default_holdout_size(num_pairs: int) -> int:
 def _holdout_hash(pair: SentencePair) -> int:
     """Return a 64-bit hash of what is held out as a whole: the lines of a part of a document, or the source of a pair.
 
-    `holdout_unit` names the part of a document; it is empty for other data.
+    `holdout_unit` names the part of a document; it is empty for other data. The salt makes the hash independent of
+    others.
     """
     unit = (pair.holdout_unit or pair.source_with_features).encode()
     return int.from_bytes(blake2b(unit, digest_size=8, salt=b"hold out").digest(), "little")
@@ -222,7 +223,7 @@ def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
     copying = CopyEvidence()
     for index, pair in enumerate(pairs):
         if pair.target is not None and pair.features is None:
-            # numbers and punctuation marks within lines are compared in a sample of the pairs only
+            # from_line counts only sources without letters; numbers and marks are compared in a sample of the pairs
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
     text_counts = count_chunk(pairs) if is_profiled(chunk.number) else None  # of a large corpus only a sample
@@ -265,7 +266,10 @@ class ChunkEncoder:
     tag_ids: Sequence[Sequence[int]] = ()  # per corpus: ids of its tag, which are prepended to its sources
 
     def __call__(self, chunk: PairChunk) -> EncodedChunk:
-        """Encode a chunk, its training pairs apart from its held-out (validation) pairs."""
+        """Encode a chunk, its training pairs apart from its held-out (validation) pairs.
+
+        Without `holdout` all are training pairs.
+        """
         train: list[SentencePair] = []
         held_out: list[SentencePair] = []
         for pair in map(SentencePair._make, chunk.pairs):  # from plain tuples
@@ -280,7 +284,10 @@ class ChunkEncoder:
         )
 
     def _encode(self, pairs: list[SentencePair], tag_ids: Sequence[int]) -> InspectedColumns:
-        """Encode and count pairs, drop those with an empty or overlong side, and prepend `tag_ids` to the sources."""
+        """Encode and count pairs, drop those with an empty or overlong side, and prepend `tag_ids` to the sources.
+
+        `tag_ids` are those of the corpus tag, none if it is empty; they do not count in the lengths.
+        """
         vocab_sizes = self.encoding.source_tokenizer.vocab_size, self.encoding.target_tokenizer.vocab_size
         encoded = self.data_format.encode(pairs, self.encoding) if pairs else []
         kept, counts = inspect_chunk(encoded, self.data_format, self.encoding, tag_ids)

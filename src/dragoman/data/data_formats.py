@@ -67,7 +67,7 @@ class DataFormat:
 
     @property
     def text_sides(self) -> tuple[bool, bool]:
-        """Whether the source and the target are text, which cleaning examines."""
+        """Whether the source and the target are text, which cleaning examines; feature vectors and labels are not."""
         return not self.source_is_features, self.has_target and not self.target_is_labels
 
     @property
@@ -190,7 +190,10 @@ class TaggingFormat(DataFormat):
         return pair._replace(source=self.normalizer.normalize_words(pair.source))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the words of the sources, and align the tag of every word with its tokens."""
+        """Tokenize the words of the sources, and label the first token of every word with its tag, others with `pad`.
+
+        Another number of tags than of words is a UserError.
+        """
         sentences = [pair.source.split() for pair in pairs]
         tags = encoding.target_tokenizer.encode_batch([" ".join((pair.target or "").split()) for pair in pairs])
         for pair, words, word_tags in zip(pairs, sentences, tags):
@@ -218,7 +221,7 @@ class LabeledTextFormat(DataFormat):
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         """Tokenize texts, of which long ones are truncated to `max_length` tokens, and look up their labels.
 
-        The label must be a single token of the target tokenizer.
+        A label that is not a single token of the target tokenizer is a UserError.
         """
         labels = encoding.target_tokenizer.encode_batch([(pair.target or "").strip() for pair in pairs])
         for pair, ids in zip(pairs, labels):
@@ -271,7 +274,7 @@ class FeatureFormat(DataFormat):
     max_chunk_pairs = 100  # features take more memory than text
 
     def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
-        """Yield arrays of feature vectors with their lines of text."""
+        """Yield arrays of feature vectors, or image and sound files in place of them, with their lines of text."""
         return read_feature_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
@@ -279,7 +282,7 @@ class FeatureFormat(DataFormat):
         return pair._replace(target=self.normalizer(pair.target or ""))
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        """Tokenize the targets; the sources are feature vectors, S F, or files from which they are computed here."""
+        """Tokenize the targets; the sources are S vectors of F numbers, or files from which they are computed here."""
         targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
         return [EncodedPair(pair, np.asarray(pair.features), ids) for pair, ids in zip(pairs, targets)]
 
@@ -294,7 +297,8 @@ DATA_FORMATS: dict[str, DataFormat] = {data_format.name: data_format() for data_
 def detect_data_format(corpus: Corpus) -> DataFormat:
     """Detect the format of a corpus from its files and its first line: pairs, text, turns or features.
 
-    "text" is monolingual, "turns" are dialogues, and "features" are vectors in place of source text.
+    "text" is monolingual, "turns" are dialogues, and "features" are vectors in place of source text. Tags, labels and
+    documents look like pairs and text.
     """
     return DATA_FORMATS["features" if corpus.has_features else corpus.file_format.data_format(corpus)]
 

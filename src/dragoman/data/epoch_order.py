@@ -91,8 +91,9 @@ def draws_per_corpus(
     """Return how many pairs an epoch draws from each corpus of `counts` pairs; the sum is that of `counts`.
 
     The share of a corpus of n pairs is proportional to its weight, or to n^(1/τ) with a temperature τ (Arivazhagan et
-    al. 2019): τ = 1 is proportional to the size, a large τ uniform. By default all pairs are drawn once. Remainders go
-    to the corpora with the largest fractional parts. Empty corpora have no draws.
+    al. 2019): τ = 1 is proportional to the size, a large τ uniform; with weights, τ is ignored. By default all pairs
+    are drawn once. Remainders go to the corpora with the largest fractional parts. Empty corpora have no draws; that no
+    other corpus has a weight above 0 is a UserError.
     """
     sizes = np.array(counts, np.float64)
     if not weights and temperature is None:
@@ -114,7 +115,7 @@ def draws_per_corpus(
 def random_keys(seed: int, purpose: int, numbers: ArrayLike) -> UInt64Array:
     """Return a random 64-bit key for each number: a hash of seed, purpose (any number that names the use) and number.
 
-    Keys of different seeds and purposes are independent.
+    Keys of different seeds and purposes are independent. `splitmix64` is the hash function, GOLDEN_GAMMA its constant.
     """
     key = splitmix64(np.array([seed % 2**64], np.uint64) + GOLDEN_GAMMA)
     key = splitmix64(key + np.uint64(purpose) + GOLDEN_GAMMA)
@@ -133,7 +134,7 @@ def _round_keys(seed: int, purpose: int, numbers: ArrayLike) -> Keys:
 def _scatter(positions: Indices, size: int, keys: Keys) -> Indices:
     """Apply a permutation of 0 … size − 1 that moves positions only within spans of SCATTER_SPAN, each differently.
 
-    `keys` (1 × FEISTEL_ROUNDS) determine the permutation.
+    `keys` (1 × FEISTEL_ROUNDS) determine the permutation; `size` is at least SCATTER_SPAN.
     """
     last = size // SCATTER_SPAN - 1  # index of the last span, which includes the remainder
     span = np.minimum(positions // SCATTER_SPAN, last)

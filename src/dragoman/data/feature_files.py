@@ -29,9 +29,10 @@ _NUMBER_KINDS = "fiub"  # the kinds of numpy's dtypes that are numbers: floating
 
 
 def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
-    """Read examples (vectors, S F, or media files) with their texts; a digest stands for source text.
+    """Read examples (S vectors of F numbers, or media files) with their texts; a digest stands for source text.
 
-    The vectors of media files are computed when they are encoded, not in the passes over the texts before.
+    The vectors of media files are computed when they are encoded, not in the passes over the texts before. Media files
+    whose vectors have different sizes, and a target file with another number of lines than examples, are UserErrors.
     """
     if corpus.has_media:
         dim = feature_dim(corpus)
@@ -126,7 +127,8 @@ class FeatureFile:
 def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return all vectors of a feature file, N F, and the number of vectors of each example.
 
-    An .npy file has one array, examples × length × features; an .npz file has the arrays `values` and `lengths`.
+    An .npy file has one array, examples × length × features; an .npz file has the arrays `values` and `lengths`. N is
+    the number of vectors of all examples, F their size. Other arrays, or lengths that do not add up, are a UserError.
     """
     arrays = _open_arrays(path)
     if "" in arrays:  # the array of an .npy file
@@ -173,7 +175,10 @@ def _describe_array(array: NDArray[Any]) -> str:
 
 
 def _open_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Open the arrays of an .npy or .npz file, by name; the only array of an .npy file has the name ""."""
+    """Open the arrays of an .npy or .npz file, by name; the only array of an .npy file has the name "".
+
+    A file that numpy cannot read is a UserError.
+    """
     with open_file(path) as file:
         try:
             if not zipfile.is_zipfile(file):
@@ -199,7 +204,10 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
 
 
 def _map_array(path: Path, file: BinaryIO) -> NDArray[Any]:
-    """Memory-map the array of numpy's file format (.npy) that starts at the current position of the file."""
+    """Memory-map the array of numpy's file format (.npy) that starts at the current position of the file.
+
+    A file of another format, or with pickled objects, is a ValueError.
+    """
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)

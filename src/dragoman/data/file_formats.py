@@ -189,7 +189,10 @@ class DelimitedFormat(ColumnFormat):
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield (line number, the chosen fields) for every row after the header, if there is one."""
+        """Yield (line number, the chosen fields) for every row after the header, if there is one.
+
+        A row without one of the columns is a UserError, and so is a file without rows unless `allow_empty`.
+        """
         positions: list[int] | None = None  # of the chosen columns; known after the first row
         for line, fields in self.rows(corpus, allow_empty):
             if positions is None:
@@ -218,15 +221,17 @@ class DelimitedFormat(ColumnFormat):
                 yield line, [field.replace("\t", " ") for field in fields]
 
     def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
-        """Return the settings for a column of features such as V;PST (see `separator`): {} if none is found.
+        """Return the settings for a column of features such as V;PST, with `separator` between them; {} without one.
 
-        It is the column "features" of the header. Without a header it is column 2 or 1 (from 0) if it looks like
-        features; the target is then expected in column 2 if the features are in column 1, its usual place.
+        It is the column "features" of the header. Without a header it is column 2 or 1 (from 0), if it looks like
+        features and is not chosen as source or target. The target is usually in column 1: if the features are there,
+        column 2 becomes the target, unless the user has chosen a target or the source is there.
         """
         rows = [fields for _, fields in islice(self.rows(corpus, allow_empty=False), FEATURE_SAMPLE_ROWS)]
         if self._has_header(corpus, rows[0]):
             return {"features_column": "features"} if "features" in _header_names(rows[0]) else {}
         source, target = (None if choice.column is None else str(choice.column) for choice in corpus.columns)
+        # columns 2 and 1, if every row has three columns: source, target and features
         for column in SIGMORPHON_FEATURES_COLUMNS if min(map(len, rows)) > 2 else ():
             if column not in (source, target) and _holds_features([row[int(column)] for row in rows], separator):
                 is_usual_target = column == "1" and target is None and source != "2"
@@ -255,7 +260,8 @@ class DelimitedFormat(ColumnFormat):
         """Return the positions of the chosen columns in a row, from 0.
 
         Columns are chosen by name if `first_row` is a header, or by number. By default the source is column 0 and the
-        target column 1, or in a file with a header those with their names.
+        target column 1, or in a file with a header those with their names. A column that the header lacks, and a name
+        in a file without a header, is a UserError.
         """
         if not has_header:
             defaults = {"source": 0, "target": 1, "features": 0}
@@ -314,12 +320,15 @@ class CommaSeparatedFormat(DelimitedFormat):
     name, suffixes, header_is_usual = "csv", (".csv",), True
 
     def rows(self, corpus: Corpus, allow_empty: bool) -> Iterator[tuple[int, list[str]]]:
-        """Yield (number of the row's first line, fields) for every row that is not blank."""
+        """Yield (number of the row's first line, fields) for every row that is not blank.
+
+        Invalid CSV is a UserError, and so is an empty file unless `allow_empty`.
+        """
         lines = (text for _, text in corpus.read_lines(allow_empty))
         first_line = next(lines, None)
         if first_line is None:
             return
-        unquoted = re.sub(r'"[^"]*"', "", first_line)
+        unquoted = re.sub(r'"[^"]*"', "", first_line)  # without fields in quotes, which may contain delimiters
         delimiter = max(DELIMITERS, key=unquoted.count)  # the comma if there is none
         texts = (f"{text}\n" for text in chain([first_line], lines))
         csv.field_size_limit(MAX_FIELD_CHARACTERS)
@@ -350,7 +359,8 @@ class JsonLinesFormat(ColumnFormat):
     def data_format(self, corpus: Corpus) -> str:
         """Return the name of the data format that suits the first line: "turns" (dialogues), "pairs" or "text".
 
-        It is "text" (sources without targets) if the user has chosen only the key of sources, and there is no target.
+        It is "text" (sources without targets) if the user has chosen only the key of sources, and there is no target,
+        the second of `corpus.columns`.
         """
         line, text = next(iter(corpus.read_lines()))
         record = parse_object(text, corpus.source, line)
@@ -363,7 +373,10 @@ class JsonLinesFormat(ColumnFormat):
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False
     ) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield (line number, strings at the chosen keys) for every line; raise a UserError if a key is missing."""
+        """Yield (line number, strings at the chosen keys) for every line; a missing key is a UserError.
+
+        A file without lines is one as well, unless `allow_empty`.
+        """
         for line, text in corpus.read_lines(allow_empty):
             record = parse_object(text, corpus.source, line)
             yield line, self._strings(record, columns, corpus.source, line)
@@ -375,27 +388,37 @@ class JsonLinesFormat(ColumnFormat):
             yield line, parse_turns(record, location=f"{corpus.source}, line {line:,}")
 
     def read_inputs(self, corpus: Corpus, allow_empty: bool = False) -> Iterator[str | list[str]]:
-        """Yield the turns of a line with a dialogue, the source of another one, with its features after a tab."""
+        """Yield the turns of a line with a dialogue, the source of another one, with its features after a tab.
+
+        A file without lines is a UserError unless `allow_empty`.
+        """
         for line, text in corpus.read_lines(allow_empty):
             record = parse_object(text, corpus.source, line)
             turns = self._record_turns(record, corpus, line)
-            columns = (*corpus.columns[:1], *corpus.feature_columns)
+            columns = (*corpus.columns[:1], *corpus.feature_columns)  # without the target
             yield turns if turns is not None else "\t".join(self._strings(record, columns, corpus.source, line))
 
     def find_features(self, corpus: Corpus, separator: str) -> dict[str, str]:
-        """Return the setting `features_column` = "features" if the first line has this key, with a string; else {}."""
+        """Return the setting `features_column` = "features" if the first line has this key, with a string; else {}.
+
+        `separator` is not used: the name of the key is enough.
+        """
         line, text = next(iter(corpus.read_lines()))
         has_features = isinstance(parse_object(text, corpus.source, line).get("features"), str)
         return {"features_column": "features"} if has_features else {}
 
     def _record_turns(self, record: dict[str, Any], corpus: Corpus, line: int) -> list[str] | None:
-        """Return the turns of a dialogue; None for other objects, or if the user has chosen the key of sources."""
+        """Return the turns of a dialogue; None for other objects, or if the user has chosen the key of sources.
+
+        `line` is the number of the line, for error messages.
+        """
         return parse_turns(record, f"{corpus.source}, line {line:,}") if corpus.source_column is None else None
 
     def _strings(self, record: dict[str, Any], columns: Sequence[ColumnChoice], path: Path, line: int) -> list[str]:
-        """Return the strings at the chosen keys of an object, "" for null; raise a UserError for other values.
+        """Return the strings at the chosen keys of an object, "" for null; a missing key or other value is a UserError.
 
-        A key is chosen by name; by default it is that of the language, such as en, or the role, such as source.
+        A key is chosen by name; by default it is that of the language, such as en, or the role, such as source. `path`
+        and `line` are for error messages.
         """
         strings = []
         for choice in columns:
@@ -438,7 +461,7 @@ def _key_names(record: dict[str, Any]) -> list[str]:
 
 
 def parse_object(text: str, path: Path, line: int) -> dict[str, Any]:
-    """Parse a line of a JSON-lines file; raise a UserError with its number unless it is a JSON object."""
+    """Parse a line of a JSON-lines file; raise a UserError with its number (`line`) unless it is a JSON object."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -452,8 +475,8 @@ def parse_object(text: str, path: Path, line: int) -> dict[str, Any]:
 def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
     """Return the turns of a JSON object with a dialogue; None if it has none.
 
-    They are its list "turns" of strings, or the contents of its list "messages" with roles. A turn has no tabs, because
-    these separate turns. `location` (file and line) is for error messages.
+    They are its list "turns" of strings, or else the contents of its list "messages" with roles; other values are a
+    UserError. Tabs in turns become spaces, because tabs separate turns. `location` (file and line) is for errors.
     """
     turns = record.get("turns")
     if turns is None and record.get("messages") is not None:
@@ -469,7 +492,8 @@ def parse_turns(record: dict[str, Any], location: str) -> list[str] | None:
 def _parse_messages(messages: Any, location: str) -> list[str]:
     """Return the turns of a chat, alternately of user and assistant; a system message is prepended to the first one.
 
-    `messages` must be a list of objects with "role" and "content"; `location` is for error messages.
+    `messages` must be a list of objects with "role" and "content"; anything else, other roles, or a system message
+    alone is a UserError, in which `location` names file and line.
     """
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise UserError(f"{location}: 'messages' must be a list of objects with 'role' and 'content': correct the line")
@@ -493,7 +517,10 @@ def _parse_messages(messages: Any, location: str) -> list[str]:
 
 
 def check_unicode(text: str, location: str) -> None:
-    """Raise a UserError for text that cannot be written as UTF-8, which JSON escapes can produce."""
+    """Raise a UserError for text that cannot be written as UTF-8, which JSON escapes can produce.
+
+    `location` says in the error where the text is.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

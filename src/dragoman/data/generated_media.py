@@ -85,7 +85,7 @@ def sample_class(random: Random) -> str:
 def draw_class(shape: str, random: Random) -> Pixels:
     """Draw one shape, such as "circle", of random color, place and size; return the pixels, H W 3."""
     image, radius = _background(random), random.uniform(4, 9)  # pixels
-    row, column = random.uniform(radius, IMAGE_PIXELS - radius, 2)
+    row, column = random.uniform(radius, IMAGE_PIXELS - radius, 2)  # the center: the shape is inside the image
     _draw_shape(image, shape, _choose(random, list(SHAPE_COLORS)), row=row, column=column, radius=radius)
     return image
 
@@ -236,8 +236,8 @@ def write_media(
     """Write generated examples of a task ("captions", "image-classes" or "spoken-digits") to a new folder.
 
     Each of train.tsv, valid.tsv and test.tsv has a path and a text per line, as many as the arguments say. A checksum
-    decides in which of them a text occurs, so that captions and transcripts of the test are new. The few classes of
-    image-classes occur in all.
+    of the text decides in which of them it occurs, so that captions and transcripts of the test are new. The few
+    classes of image-classes occur in all. An unknown task, and a folder that exists, are UserErrors.
     """
     if task not in MEDIA_TASKS:
         raise unknown_name("task", task, MEDIA_TASKS)
@@ -248,7 +248,7 @@ def write_media(
     with atomic_folder(folder, flush=False) as partial_folder:
         for split, size in (("train", train), ("valid", valid), ("test", test)):
             (partial_folder / split).mkdir()
-            texts = iter(partial(media_task.sample, random), None)  # without end
+            texts = iter(partial(media_task.sample, random), None)  # without end, as no text is None
             usable = (text for text in texts if not media_task.has_new_texts or split_of(text) == split)
             lines = []
             for number, text in enumerate(islice(usable, size), 1):

@@ -63,7 +63,8 @@ def write_examples(
 ) -> None:
     """Write the splits of a generated task to a new folder: NAME.tsv, or NAME.jsonl for dialogues.
 
-    The first `low` training examples are written to train-low as well, a low-resource training set; 0: no such file.
+    There are `train`, `valid` and `test` examples, drawn by `sample`. The first `low` training examples are written to
+    train-low as well, a low-resource training set; 0: no such file.
     """
     with atomic_folder(folder) as partial_folder:
         for name, examples in generate_splits(sample, train, valid, test, seed).items():
@@ -91,7 +92,10 @@ GENERATORS: Mapping[str, Callable[..., None]] = {
 
 
 def write_generated(name: str, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the corpus of the generator `name` to a new folder; `settings` are arguments of the generator."""
+    """Write the corpus of the generator `name` to a new folder; `settings` are arguments of the generator.
+
+    An unknown generator, and arguments that it does not have, are UserErrors.
+    """
     if name not in GENERATORS:
         raise unknown_name("generator", name, GENERATORS)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,8 @@ def inflection_example(random: Random) -> GeneratedExample:
 def draw_stem(random: Random) -> str:
     """Draw a stem of two or three syllables, with either back (aou) or front vowels (äöy), and neutral ones (ei)."""
     vowels = random.choice([BACK, FRONT]) * 2 + NEUTRAL  # neutral ones are less frequent
-    first = random.choice(INITIALS) + random.choice(vowels) + random.choice(["", "", vowels[0]])  # syllable
+    # syllable; in a third of the stems with a second vowel, a or ä (vowels[0])
+    first = random.choice(INITIALS) + random.choice(vowels) + random.choice(["", "", vowels[0]])
     middle = ""  # syllable
     if random.random() < 0.4:
         middle = random.choice("ptkmnslrv") + random.choice(vowels) + random.choice(FINALS)

@@ -52,7 +52,7 @@ class ColumnCounts:
     unknown: int = 0  # UNK tokens
 
     def add_text(self, texts: list[str], ids: list[Any]) -> None:
-        """Count the words, characters, tokens and UNK tokens of texts; `ids` has the token ids of each text."""
+        """Count UNK tokens, and texts by their number of words, characters and tokens; `ids` are those of each text."""
         self.words.update([len(text.split()) for text in texts])
         self.characters.update(map(len, texts))
         self.tokens.update(map(len, ids))
@@ -133,7 +133,8 @@ def inspect_chunk(
         for pair, source, target, _ in kept:  # pair, token ids of source and target, flags
             if pair.source == pair.target:
                 counts.identical.add(pair)
-            lengths = len(source) + 1, len(target or ()) + 1  # with EOS, which makes short pairs less different
+            # in tokens with EOS, which makes the lengths of short pairs less different
+            lengths = len(source) + 1, len(target or ()) + 1
             if has_comparable_lengths and max(lengths) > MAX_LENGTH_RATIO * min(lengths):
                 counts.length_mismatch.add(pair)
     counts.samples = [_segmentation_sample(encoded, encoding, tag_ids, has_features) for encoded in kept[:MAX_SHOWN]]
@@ -165,7 +166,10 @@ class CorpusInspection:
         self.counts = InspectionCounts()
 
     def add(self, counts: InspectionCounts) -> None:
-        """Add the counts of the next pairs, and compare their hashes with earlier pairs and with the other corpora."""
+        """Add the counts of the next pairs, and compare their hashes with earlier pairs and with the other corpora.
+
+        The hashes are None if all of these pairs were dropped.
+        """
         self.counts.merge(counts)
         if counts.hashes is not None:
             self.duplicates.add(counts.hashes.pairs)
@@ -244,7 +248,10 @@ class DuplicateCounter:
             )
 
     def _write_sorted_buffer(self) -> None:
-        """Sort the buffer and append it to the temporary file; note where each of NUM_RANGES value ranges starts."""
+        """Sort the buffer and append it to the temporary file; note where each of NUM_RANGES value ranges starts.
+
+        The file has `self.written` hashes so far; the ranges divide the 64-bit numbers evenly. The buffer is emptied.
+        """
         self.file = self.file or tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 (closed in count)
         hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *self.buffer]))
         range_starts = np.arange(NUM_RANGES, dtype=np.uint64) * np.uint64(2**64 // NUM_RANGES)

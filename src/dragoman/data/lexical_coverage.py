@@ -31,7 +31,8 @@ class LexicalCoverage:
         """Learn p(t|s) of a target token t given a source token s from training pairs, and which coverage is too low.
 
         The coverage of a source token is max_t p(t|s) over the target. Below half of what 99 % of its occurrences in
-        the training pairs have, it counts as untranslated. `sizes` are those of the source and the target vocabulary.
+        the training pairs have, it counts as untranslated, unless it occurs less than MIN_OCCURRENCES times. `sizes`
+        are those of the source and the target vocabulary.
         """
         self._model = learn_lexical_model(store, sizes, MAX_LEXICON_PAIRS)
         self._probabilities = self._model.probabilities()

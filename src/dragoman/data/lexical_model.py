@@ -80,12 +80,13 @@ def learn_lexical_model(
     for links in token_links(store, rows):
         _add_cooccurrences(model, links.source * model.target_size + links.target)  # keys of pairs of tokens
     for _ in range(iterations):
+        # of each key, a pair of a source and a target token
         probabilities, counts = model.probabilities(), np.zeros(len(model.keys))
         for links in token_links(store, rows):
             index, p = model.lookup(links, probabilities)
             target_total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
             source_lengths = np.diff(links.starts, append=len(p))  # of the sentence of each target token
-            shares = p / np.repeat(np.maximum(target_total, 1e-12), source_lengths)
+            shares = p / np.repeat(np.maximum(target_total, 1e-12), source_lengths)  # sum to 1 for a target token
             counts += np.bincount(index, weights=shares, minlength=len(counts))
         model.counts = counts
     return model
@@ -105,7 +106,7 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
     monotone = total = 0
     for links in token_links(store, spread_rows(store, MAX_ALIGNED_PAIRS)):
         is_ignored = (links.source >= ignored.start) & (links.source < ignored.stop)
-        _, p = model.lookup(links, probabilities)
+        _, p = model.lookup(links, probabilities)  # p(t|s) of each pair of a source and a target token of a sentence
         p = np.where(is_ignored, -1.0, p).round(12)  # −1: never the largest; rounded, so that equal ones are ties
         ends, first = np.append(links.starts[1:], len(p)), 0  # first: index of the first token of a sentence
         for length in links.target_lengths:
@@ -175,6 +176,7 @@ def token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
         lengths = source_lengths[batch]
         counts = np.repeat(lengths, target_lengths[batch])  # number of source tokens of each target token
         starts = np.cumsum(counts) - counts
+        # index in `sources` of the first token of the source sentence, for each target token
         first_source = np.repeat(np.cumsum(lengths) - lengths, target_lengths[batch])
         # in `sources`: for each target token, all tokens of its source sentence
         index = np.arange(counts.sum()) + np.repeat(first_source - starts, counts)

@@ -47,7 +47,10 @@ def read_log_mel(file: BinaryIO, name: str, settings: FeatureConfig) -> NDArray[
 
 
 def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
-    """Return the samples of a PCM WAV file, from −1 to 1, averaged over its channels, and the sample rate."""
+    """Return the samples of a PCM WAV file, from −1 to 1, averaged over its channels, and the sample rate.
+
+    A file that is too large, broken, truncated or without samples is a UserError, in which `name` stands for the file.
+    """
     content = file.read(MAX_SOUND_BYTES + 1)
     if len(content) > MAX_SOUND_BYTES:
         raise UserError(
@@ -123,11 +126,11 @@ def log_mel(samples: Samples, settings: FeatureConfig) -> Samples:
     samples = np.pad(samples, (0, max(0, length - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(samples, length)[::shift]  # T length, a view
     filters = mel_filters(settings.mel_bins, fft_size(length), settings.sample_rate)
-    energies = [
+    energies = [  # in blocks of frames, so that memory is bounded
         power_spectrum(frames[start : start + BLOCK_FRAMES]) @ filters.T
         for start in range(0, len(frames), BLOCK_FRAMES)
     ]
-    return np.log(np.maximum(np.concatenate(energies), MIN_ENERGY))
+    return np.log(np.maximum(np.concatenate(energies), MIN_ENERGY))  # not log 0
 
 
 def frame_samples(settings: FeatureConfig) -> tuple[int, int]:
@@ -171,7 +174,8 @@ def mel_centers(mel_bins: int, sample_rate: int) -> NDArray[np.float64]:
 def mel_filters(mel_bins: int, size: int, sample_rate: int) -> NDArray[np.float64]:
     """Return the triangular filters W for an FFT of `size` samples, mel_bins × (size / 2 + 1).
 
-    Filter m rises linearly from 0 at the center of filter m − 1 to 1 at its own center, and falls to 0 at the next.
+    Filter m rises linearly from 0 at the center of filter m − 1 to 1 at its own center, and falls to 0 at the next. A
+    filter without any frequency of the FFT is a UserError. Shapes: M = mel_bins filters, K frequencies.
     """
     corners = mel_centers(mel_bins, sample_rate)[:, None]  # M+2 1, in Hz: 0, the centers, the highest frequency
     frequencies = np.arange(size // 2 + 1) * sample_rate / size  # K: of the FFT

@@ -92,7 +92,10 @@ class MediaFile:
 
 
 def read_media_pairs(corpus: Corpus) -> Iterator[SentencePair]:
-    """Yield the path of each image or sound file of a folder or list, as source, with its text as target."""
+    """Yield the path of each image or sound file of a folder or list, as source, with its text as target.
+
+    Paths in a list are relative to the folder of the list.
+    """
     if corpus.source.is_dir():
         yield from _folder_pairs(corpus)
         return
@@ -148,7 +151,10 @@ def _is_file(path: Path) -> bool:
 
 
 def _resolve(corpus: Corpus, text: str, line: int) -> Path:
-    """Return the path that a line of a list names, relative to the folder of the list."""
+    """Return the path that line number `line` of a list names (`text`), relative to the folder of the list.
+
+    A blank text is a UserError.
+    """
     if not text.strip():
         raise UserError(f"{corpus.source}, line {line:,} names no file: expected the path of an image or sound file")
     return corpus.source.parent / text.strip()
@@ -167,7 +173,8 @@ def _is_visible_media(path: Path) -> bool:
 def _folder_pairs(corpus: Corpus) -> Iterator[SentencePair]:
     """Yield the paths of the image or sound files of a folder, each with its text as the target.
 
-    The text of file n, in the order of paths, is line n of the target file, or without one the name of its subfolder.
+    The text of file n, in the order of paths, is line n of the target file, or without one the name of the outermost
+    subfolder that contains it. A file without text, or a line without file, is a UserError.
     """
     files = _folder_files(corpus.source)
     if corpus.target is None:

@@ -51,7 +51,7 @@ def band_hashes(texts: Sequence[str]) -> Hashes:
 def _shingle_hashes(texts: Sequence[Sequence[str]]) -> tuple[Hashes, NDArray[np.int64]]:
     """Return the hashes of all shingles (word trigrams) of all texts, and the index of the first one of each text.
 
-    `texts` are lists of words. A text of fewer than SHINGLE_WORDS words has one shingle, of all its words.
+    `texts` are lists of words. A text of fewer than SHINGLE_WORDS words has one shingle, of all its words and zeros.
     """
     word_hash = {word: _hash_word(word) for word in set(chain.from_iterable(texts))}
     padding = [0] * (SHINGLE_WORDS - 1)

@@ -95,7 +95,10 @@ class MaskedLanguageModeling(_RateNoise):
         return corrupted, np.where(selected, ids, self.pad)
 
     def _select_ngrams(self, selected: NDArray[np.bool_], count: int, random: Random) -> None:
-        """Set `count` elements of `selected` to True: one, or with probability `ngram_share` two or three at a time."""
+        """Set `count` elements of `selected` to True: one, or with probability `ngram_share` two or three at a time.
+
+        Two and three, consecutive ones, are equally likely; elements that are True already do not count.
+        """
         while (missing := count - int(selected.sum())) > 0:
             ngram_draw, trigram_draw, place = random.random(3)  # from 0 to 1
             size = 1 if ngram_draw >= self.ngram_share else 2 + int(trigram_draw < 0.5)
@@ -134,7 +137,8 @@ class SpanCorruption(_RateNoise):
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
         """Return the source, with a sentinel for each removed span, and the target, each sentinel before its span.
 
-        The row is divided into kept₁ span₁ kept₂ span₂ … kept, with random lengths.
+        The row is divided into kept₁ span₁ kept₂ span₂ … kept, with random lengths. If there are more spans than
+        sentinels (without the final one), the last spans are kept; a row of fewer than two tokens is kept as a whole.
         """
         # Sentinels may be outside the vocabulary, and thus outside the range of the row's dtype.
         ids = ids.astype(np.promote_types(ids.dtype, np.min_scalar_type(max(self.sentinels))))
@@ -142,6 +146,7 @@ class SpanCorruption(_RateNoise):
         if len(ids) < 2:  # kept: the target is only a final sentinel
             return ids, sentinels[:1]
         noise_tokens = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)  # number of tokens in all spans
+        # number of spans, at least 1: none is empty, and a token is kept for each
         spans = min(max(round(noise_tokens / self.mean_span_length), 1), noise_tokens, len(ids) - noise_tokens)
         span_lengths = _random_segmentation(noise_tokens, spans, random)
         # The first and the last kept segment may be empty: both are drawn with one token more, which is subtracted.
@@ -180,7 +185,7 @@ class TextInfilling(_RateNoise):
         The result has a token for each kept one and a mask for each span, in random order; a mask stands for as many
         tokens as its span has.
         """
-        noise_tokens = _sample_count(len(ids), self.rate, random)
+        noise_tokens = _sample_count(len(ids), self.rate, random)  # number of tokens in all spans
         span_lengths = self._span_lengths(noise_tokens, random)
         length = len(ids) - noise_tokens + len(span_lengths)  # kept tokens and masks
         is_token = np.ones(length, bool)
@@ -239,6 +244,7 @@ class SentencePermutation:
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         """Return the ids with their sentences in random order; each of the ids `sentence_ends` ends a sentence."""
+        # an end at the last position is left out, because no sentence follows it
         sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1)
         order = _sample_indices(items=len(sentences), count=len(sentences), random=random)  # all, shuffled
         return np.concatenate([sentences[index] for index in order])
@@ -274,7 +280,10 @@ class LocalShuffle:
             )
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        """Return the ids shuffled, with every token at most `max_distance` positions from its place."""
+        """Return the ids shuffled, with every token at most `max_distance` positions from its place.
+
+        They are sorted by position plus a uniform random number from 0 to `max_distance` + 1.
+        """
         keys = np.arange(len(ids)) + (self.max_distance + 1) * random.random(len(ids))
         return ids[np.argsort(keys, kind="stable")]
 
@@ -317,5 +326,6 @@ def _poisson(mean: float, count: int, random: Random) -> Indices:
 def _poisson_cumulative(mean: float) -> NDArray[np.float64]:
     """Return P(X ≤ k) for k = 0, 1, … of a Poisson variable X with this mean."""
     numbers = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24))  # the rest is below double precision
+    # log P(X = k) = k log mean − mean − log k!
     log_probabilities = numbers * math.log(mean) - mean - np.cumsum(np.log(np.maximum(numbers, 1)))
     return np.cumsum(np.exp(log_probabilities))

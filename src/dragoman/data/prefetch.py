@@ -13,7 +13,8 @@ Item = TypeVar("Item")
 def prefetch(items: Iterator[Item], depth: int = 2) -> Generator[Item, None, None]:
     """Yield the same items in the same order; a background thread computes up to `depth` of them ahead.
 
-    An exception of `items` is raised after the items before it. Closing this generator ends the thread.
+    An exception of `items` is raised after the items before it. Closing this generator ends the thread, and waits until
+    it has computed its present item.
     """
     # items, each in a tuple of one, which distinguishes it from the exception that ends them
     ready: SimpleQueue[tuple[Item] | BaseException] = SimpleQueue()

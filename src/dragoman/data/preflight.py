@@ -70,7 +70,7 @@ class ColumnReport:
 
     @property
     def tokens_per_character(self) -> float | None:
-        """How finely text is split, in any script; None for feature vectors, which have no characters."""
+        """Tokens per character: how finely text is split; None for feature vectors, which have no characters."""
         return self.tokens.total / max(1, self.characters.total) if self.characters else None
 
 
@@ -93,7 +93,10 @@ class Occurrences:
         self.locations += later.locations[: MAX_SHOWN - len(self.locations)]
 
     def describe(self, name: str) -> str:
-        """Return a line for the report: the count, what was counted (`name`), and where the first ones are."""
+        """Return a line for the report: the count, what was counted (`name`), and where the first ones are.
+
+        An ellipsis stands for the locations of the other ones, which are not kept.
+        """
         more = ", …" if self.pairs > len(self.locations) else ""
         return f"{self.pairs:,}: {name} ({', '.join(self.locations)}{more})"
 
@@ -133,7 +136,10 @@ class MemoryEstimate:
 
     @classmethod
     def for_adam(cls, parameters: int, trained: int, activations: int) -> MemoryEstimate:
-        """Estimate from the number of parameters, of those that are trained, and the bytes of activations."""
+        """Estimate from the number of parameters, of those that are trained, and the bytes of activations.
+
+        All numbers are float32, 4 bytes.
+        """
         model = 4 * parameters + 12 * trained  # bytes: weights; gradients and two moments of the trained ones
         return cls(parameters, model=model, activations=activations, total=model + activations)
 
@@ -209,7 +215,8 @@ def _format_tokens(tokens: list[str]) -> str:
 def _warnings(report: Preflight) -> Iterator[str]:
     """Yield a sentence for everything in the report of a corpus that the user should check."""
     for overlap in report.overlaps:
-        if count := overlap.pairs_in_train or overlap.sources_in_train:  # sources only where no pair is equal
+        # pairs of another corpus (valid, test) that are in the training data; its sources only where no pair is
+        if count := overlap.pairs_in_train or overlap.sources_in_train:
             percent = _format_percent(count / overlap.pairs)
             unit = "pairs" if overlap.pairs_in_train else "sources"
             yield f"{percent} of the {unit} of {overlap.name} are also in train: scores will be too optimistic"
@@ -242,6 +249,7 @@ def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
     """Warn if the source or the target is written in several scripts.
 
     That is so if the most frequent one has less than 1 − MAX_OTHER_SCRIPTS of the letters; Han and kana count as one.
+    The two most frequent ones are named. Without statistics of the text (None) there is no warning.
     """
     for name, profile in (("source", text.source), ("target", text.target)) if text else ():
         shares: Counter[str] = Counter()
@@ -259,14 +267,15 @@ def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
 def _short_token_warnings(name: str, column: ColumnReport, usual: float | None) -> Iterator[str]:
     """Warn if a tokenizer splits this text into much smaller tokens than the text that it was learned from.
 
-    `name` is "source" or "target"; `usual` are the tokens per character of that text, if known.
+    `name` is "source" or "target"; `usual` are the tokens per character of that text, None if unknown. Feature vectors,
+    which have no words and characters, are not checked.
     """
     if column.tokens_per_character is None or column.words is None or column.characters is None:
         return
     if usual is not None:
         limit, comparison = MAX_RATIO_TO_USUAL * usual, f" ({usual:.2f} on the text that it was learned from)"
     else:
-        # without spaces between words, tokens are short in any case
+        # without spaces between words, tokens are short in any case, so that there is no limit
         has_spaces = column.characters.total < MIN_UNSPACED_WORD_LENGTH * max(1, column.words.total)
         limit, comparison = MAX_TOKENS_PER_CHARACTER if has_spaces else math.inf, ""
     if column.tokens_per_character > limit:
@@ -280,7 +289,8 @@ def _short_token_warnings(name: str, column: ColumnReport, usual: float | None) 
 def load_preflight(folder: Path) -> dict[str, Any]:
     """Read the preflight report (statistics of the training data) of a run folder.
 
-    Imported runs have none, which is a FileNotFoundError.
+    Fields that had other names in earlier versions get their present ones. Imported runs have no report, which is a
+    FileNotFoundError.
     """
     return translate_preflight(json.loads((folder / PREFLIGHT_FILE).read_text(encoding="utf-8")))
 
@@ -291,6 +301,8 @@ def usual_tokens_per_character(values: Mapping[str, Any], joint: bool) -> tuple[
     Args:
         values: contents of the run's `preflight.json`.
         joint: whether source and target share the tokenizer.
+
+    Returns the numbers of source and target, None for feature vectors.
     """
     if not values.get("learned", True):  # learned from text of an earlier run, of which the report has the numbers
         source, target = values["usual_tokens_per_character"]

@@ -33,9 +33,9 @@ class RaggedArray:
 
     def __getitem__(self, rows: slice) -> RaggedArray:
         """Return consecutive rows; the step of the slice must be 1."""
-        ends = np.concatenate(([0], np.cumsum(self.lengths)))
-        first, last, _ = rows.indices(len(self.lengths))
-        return RaggedArray(self.values[ends[first] : ends[last]], self.lengths[rows])
+        boundaries = np.concatenate(([0], np.cumsum(self.lengths)))  # where rows begin among the values, and the end
+        start, stop, _ = rows.indices(len(self.lengths))
+        return RaggedArray(self.values[boundaries[start] : boundaries[stop]], self.lengths[rows])
 
     def with_special_tokens(self, prefix: Sequence[int | Indices], suffix: Sequence[int | Indices]) -> RaggedArray:
         """Add special tokens around every row, without a loop over rows.
@@ -62,9 +62,9 @@ class RaggedArray:
         return RaggedArray(np.concatenate((self.values, other.values))[row_positions(starts, lengths)], lengths)
 
     def padded(self, pad: int, multiples: tuple[int, int] = (1, 1)) -> Ids:
-        """Pad every row to the longest with the id `pad`, or with zeros: B S ids or B S F vectors.
+        """Pad every row to the longest with the id `pad`, or vectors with zeros: B S ids or B S F vectors.
 
-        B and S are rounded up to `multiples`.
+        B is the number of rows, S the longest length, F the size of vectors. B and S are rounded up to `multiples`.
         """
         rows = round_up(len(self.lengths), multiples[0])
         longest = round_up(int(self.lengths.max()), multiples[1])
@@ -73,7 +73,10 @@ class RaggedArray:
         return padded
 
     def packed(self, pad: int, row_length: int) -> Ids:
-        """Concatenate all rows, and pad the result with the id `pad`, or with zeros, to `row_length`: 1 S or 1 S F."""
+        """Concatenate all rows, and pad the result with the id `pad`, or vectors with zeros, to `row_length`.
+
+        The result is 1 S for ids, or 1 S F for vectors of size F, where S is `row_length`.
+        """
         packed = self._filled((1, row_length), pad)
         packed[0, : len(self.values)] = self.values
         return packed
@@ -95,7 +98,7 @@ class RaggedArray:
         return lengths
 
     def _filled(self, shape: tuple[int, int], pad: int) -> Ids:
-        """Return an array of padding with B S = `shape`: B S ids, all `pad`, or B S F vectors of zeros."""
+        """Return an array of padding of `shape` (rows, row length): ids, all `pad`, or vectors of zeros."""
         if self.values.ndim > 1:
             return np.zeros((*shape, *self.values.shape[1:]), np.float32)
         return np.full(shape, pad, np.int64)

@@ -46,6 +46,7 @@ class TokenRows:
 
     def rows(self, indices: Indices) -> NDArray[Any]:
         """Return the tokens, or feature vectors, of some rows, concatenated."""
+        # row_positions: offset, …, offset + length − 1 of each row
         return self.tokens[row_positions(self.offsets[indices], self.lengths[indices])]
 
 
@@ -55,7 +56,7 @@ class LoadedRows(TokenRows):
     def __init__(self, indices: Indices, lengths: NDArray[np.int32], tokens: NDArray[Any]) -> None:
         """Keep the rows of these (sorted) indices of the store: their lengths, and their `tokens`, concatenated."""
         self.indices, self.lengths, self.tokens = indices, lengths, tokens
-        self.offsets = np.cumsum(lengths, dtype=np.int64) - lengths
+        self.offsets = np.cumsum(lengths, dtype=np.int64) - lengths  # index of the first token of each row
 
 
 class MappedRows(TokenRows):
@@ -64,7 +65,8 @@ class MappedRows(TokenRows):
     def __init__(self, folder: Path, info: ColumnInfo, rows: int, tokens: int, release_after: int = 0) -> None:
         """Memory-map a column of the shard (a part of a token store) in `folder`, with this number of rows and tokens.
 
-        Its memory pages are released whenever `release_after` rows have been read; 0: never.
+        Its memory pages are released whenever `release_after` rows have been read; 0: never. `info.features` is the
+        size of feature vectors, 0 for tokens.
         """
         self._maps: list[mmap.mmap] = []
         self._release_after, self._unreleased = release_after, 0  # `_unreleased`: rows read since the last release
@@ -137,7 +139,7 @@ class StoreColumn:
         # rows that are read from a shard before its pages are released; 0: never
         self._release_after = max(64, ROWS_BEFORE_RELEASE // min(MAX_OPEN_SHARDS, len(folders))) if is_large else 0
         self._loaded: LoadedRows | None = None
-        self._mapped_shard = lru_cache(MAX_OPEN_SHARDS)(self._map_shard)
+        self._mapped_shard = lru_cache(MAX_OPEN_SHARDS)(self._map_shard)  # maps a shard when it is first read
 
     def _map_shard(self, shard: int) -> MappedRows:
         """Memory-map the shard with this index; `_mapped_shard` caches the maps."""
@@ -151,7 +153,10 @@ class StoreColumn:
 
     @property
     def lengths(self) -> NDArray[np.int32] | ShardedLengths:
-        """Return the length of every row: an array, or if large or sharded an object that is indexed like one."""
+        """Return the length of every row: an array, or if large or sharded an object that is indexed like one.
+
+        Lengths count tokens, or feature vectors.
+        """
         is_large = self._release_after > 0  # pages are released after some reads
         return ShardedLengths(self) if is_large or len(self.folders) > 1 else self._mapped_shard(0).lengths
 
@@ -176,7 +181,10 @@ class StoreColumn:
         self._loaded = LoadedRows(indices, np.concatenate(lengths), np.concatenate(tokens))
 
     def find_preloaded(self, indices: Indices) -> tuple[LoadedRows, Indices] | None:
-        """Return the preloaded rows and the positions of `indices` in them, or None unless all are preloaded."""
+        """Return the preloaded rows and the positions of `indices` in them, or None unless all are preloaded.
+
+        Preloaded rows are copies in memory of rows that are about to be read; `indices` are those over all shards.
+        """
         loaded = self._loaded  # a local reference, because another thread may preload
         if loaded is None:
             return None
@@ -221,6 +229,7 @@ class StoreColumn:
         shape = (int(ends[-1]), self.features) if self.features else (int(ends[-1]),)
         tokens = np.empty(shape, self.info.dtype)
         for shard, positions, rows_in_shard in self.split_by_shard(indices):
+            # the places of the rows of this shard in the result
             tokens[row_positions((ends - lengths)[positions], lengths[positions])] = shard.rows(rows_in_shard)
         return tokens
 

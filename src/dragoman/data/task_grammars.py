@@ -93,7 +93,10 @@ def _put_fact(person: str, other: str, thing: str, random: Random) -> Fact:
 
 
 def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Return a fact such as “Anna gave the ball to Ben on Monday .”; words `begin` … `end` − 1 answer a question."""
+    """Return a fact such as “Anna gave the ball to Ben on Monday .”, with questions about it.
+
+    Words `begin` to `end` − 1 of the fact are the answer of a question.
+    """
     day = random.choice(DAYS)
     words = (person, "gave", "the", thing, "to", other, "on", day, ".")
     questions = (
@@ -106,7 +109,7 @@ def _give_fact(person: str, other: str, thing: str, random: Random) -> Fact:
 
 
 def _buy_fact(person: str, other: str, thing: str, random: Random) -> Fact:
-    """Return a fact such as “Anna bought the ball from Ben for ten coins .”.
+    """Return a fact such as “Anna bought the ball from Ben for ten coins .”, with questions about it.
 
     Words `begin` to `end` − 1 of the fact are the answer of a question.
     """
@@ -150,7 +153,10 @@ def span_example(random: Random) -> GeneratedExample:
 
 
 def answer_example(random: Random) -> GeneratedExample:
-    """Draw a question with its context; the target is a phrase of the context, yes, no, or a number of people."""
+    """Draw a question with its context; the target is a phrase of the context, yes, no, or a number of people.
+
+    The question about the number is “How many people put something somewhere ?” or the like.
+    """
     story = _story(random)  # facts (sentences) with questions
     fact = random.choice(story)
     kind = random.choice(("phrase", "phrase", "yes-no", "count"))
@@ -200,13 +206,16 @@ def dialogue_example(random: Random) -> GeneratedExample:
     known: dict[str, str] = {}  # values by the name of the slot, so far
 
     def say(slots: Sequence[str]) -> str:
-        """Choose new values of these slots, and return how the user says them."""
+        """Choose new values of these slots, add them to `known`, and return how the user says them; "" for no slots."""
         for slot in slots:
             known[slot] = random.choice([value for value in SLOTS[slot].values if value != known.get(slot)])
         return " ".join(SLOTS[slot].phrase.format(known[slot]) for slot in slots)
 
     def reply() -> str:
-        """Return the assistant's reply to everything said so far."""
+        """Return the assistant's reply to what is `known` so far: a question for the first unknown slot, or all values.
+
+        `kind` is what is reserved, such as a table.
+        """
         open_slots = [slot for slot in SLOTS if slot not in known]
         if open_slots:
             return SLOTS[open_slots[0]].question
@@ -324,7 +333,7 @@ def _list_phrase(random: Random) -> Phrase:
     kind, code, values = random.choice(
         (
             ("numbers", f"range({low}, {high + 1})", list(range(low, high + 1))),
-            (
+            (  # low + low % 2: the first even number
                 "even numbers",
                 f"[x for x in range({low}, {high + 1}) if x % 2 == 0]",
                 [*range(low + low % 2, high + 1, 2)],
@@ -382,7 +391,7 @@ def _number_phrase(random: Random, depth: int = 0) -> Phrase:
 def _text_phrase(random: Random) -> Phrase:
     """Return a phrase for a text, its Python expression and its value: the word apple in upper case, reversed, ….
 
-    It may also be repeated, or only its first letters.
+    It may also be repeated, or only its first letters. {} stands for the word in both templates.
     """
     word, count = random.choice(WORDS), random.randint(2, 4)
     text, code, value = random.choice(

@@ -86,7 +86,7 @@ class TextProfile:
 
     def __str__(self) -> str:
         """Describe the main script, the number of different words and the share of unknown ones in a few words."""
-        script, share = next(iter(self.scripts.items()), ("", 0.0))
+        script, share = next(iter(self.scripts.items()), ("", 0.0))  # the most frequent one, which is the first
         letters = f"{100 * share:.0f} % {script}, " if script else ""
         spaces = "" if self.writes_spaces else "no spaces between words, "
         words = f"{'' if self.is_counted else 'more than '}{self.symbols:,} different words"
@@ -116,7 +116,10 @@ class CorpusProfile:
 
     @property
     def script_overlap(self) -> float:
-        """Share of the letters that source and target have in common scripts; 1 if one of them has no letters."""
+        """Share of the letters that source and target have in common scripts; 1 if one of them has no letters.
+
+        Of each script, the smaller of its two shares counts.
+        """
         source, target = (text.scripts if text else {} for text in (self.source, self.target))
         if not source or not target:
             return 1.0
@@ -126,8 +129,8 @@ class CorpusProfile:
     def repeats_words(self) -> bool:
         """Whether targets repeat much of their sources by nature.
 
-        That is so if most lines are single words in common scripts, which are corrected, inflected or spelled, or if
-        targets copy more of their words (`copied_share`) than translations do.
+        That is so if most lines of source and target are single words in common scripts, which are corrected, inflected
+        or spelled, or if targets copy more of their words (`copied_share`, None: unknown) than translations do.
         """
         texts = [text for text in (self.source, self.target) if text]
         are_words = all(text.single_word_lines > 0.5 for text in texts)
@@ -182,9 +185,10 @@ class TextCounts:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> TextCounts:
-        """Count the lines, words and characters of texts, each one a line; empty ones are left out.
+        """Count the lines, words and characters of texts, each one a line; blank ones are left out.
 
-        Words, or symbols, stand between spaces. `sentence_lines` end with a full stop, a question mark or the like.
+        Words, or symbols, stand between spaces. `sentence_lines` is the number of lines that end with a full stop, a
+        question mark or the like. Spaces are not counted as characters.
         """
         lines = [words for text in texts if (words := text.split())]
         return cls(
@@ -206,7 +210,10 @@ class TextCounts:
         self.symbols.merge(later.symbols)
 
     def profile(self) -> TextProfile | None:
-        """Return the statistics of the counted text, or None if nothing was counted."""
+        """Return the statistics of the counted text, or None if nothing was counted.
+
+        Symbols are what stands between spaces; `coverage` is the share of the text in the N most frequent ones, by N.
+        """
         if not self.lines:
             return None
         occurrences, in_lines = self.symbols.occurrences, self.symbols.lines  # by symbol, which stands between spaces
@@ -217,6 +224,7 @@ class TextCounts:
         # are short, and most lines have several.
         has_short_words = characters <= MIN_UNSPACED_LENGTH * self.words
         is_segmented = has_short_words and self.words > self.lines + self.single_word_lines
+        # punctuation marks and other signs, by their Unicode category
         signs = sum(count for sign, count in self.characters.items() if unicodedata.category(sign)[0] in "PS")
         numerals = sum(symbol.isdecimal() and len(symbol) > 1 for symbol in occurrences)
         return TextProfile(
@@ -276,6 +284,7 @@ class CorpusCounts:
             return CorpusProfile(source, target)
         counts, copied = self.target_words.occurrences, self.copied_words
         rare = [word for word, count in counts.items() if count <= MAX_RARE_COUNT]
+        # by symbol, which stands between spaces
         source_symbols, target_symbols = self.source.symbols.occurrences, self.target.symbols.occurrences
         return CorpusProfile(
             source,
@@ -291,7 +300,8 @@ class CorpusCounts:
 def count_chunk(pairs: Sequence[SentencePair]) -> CorpusCounts:
     """Count the text of some pairs: source, target, the words that targets copy, and the ratios of lengths.
 
-    A source of feature vectors is not text.
+    A source of feature vectors (`pair.features`) is not text. The ratio is that of target to source characters; its
+    binary logarithm is counted in steps of 1 / RATIO_BINS. Copied words and ratios need both texts.
     """
     sources = [pair.source for pair in pairs if pair.features is None]
     targets = [pair.target or "" for pair in pairs]
@@ -334,7 +344,10 @@ def _decompose(characters: Counter[str]) -> Counter[str]:
 
 
 def _share_of_singletons(counts: Counter[str]) -> float:
-    """Return the share of a text in characters that occur once; `counts` says how often each character occurs."""
+    """Return the share of a text in characters that occur once, an estimate of unknown characters in further text.
+
+    `counts` says how often each character occurs.
+    """
     return sum(count == 1 for count in counts.values()) / max(1, counts.total())
 
 
@@ -351,7 +364,8 @@ def _is_composed(character: str) -> bool:
 def _attached_punctuation(occurrences: Counter[str]) -> float:
     """Return the share of the text in words that occur with different punctuation marks before or after them.
 
-    `occurrences` counts the symbols between spaces, such as “house” and “house.”, whose core is the word “house”.
+    `occurrences` counts the symbols between spaces, such as “house” and “house.”, whose core is the word “house”. Cores
+    of fewer than MIN_CORE_LENGTH characters do not count.
     """
     cores = {symbol: core for symbol in occurrences if len(core := _strip_punctuation(symbol)) >= MIN_CORE_LENGTH}
     num_symbols = Counter(cores.values())  # by core

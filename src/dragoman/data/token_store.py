@@ -85,7 +85,7 @@ class TokenStore:
             if pairs.sum() != self.pairs or sum(corpus.pairs for corpus in self.corpora) != self.pairs:
                 raise ValueError("the numbers of pairs of shards, corpora and store differ")
             columns = {}
-            for name, column in index["sides"].items():
+            for name, column in index["sides"].items():  # "features": size of feature vectors, missing for tokens
                 info = ColumnInfo(name, np.dtype(column["dtype"]), tokens[name], column.get("features", 0))
                 _check_file_sizes(info, folders, pairs.tolist())
                 columns[name] = StoreColumn(info, folders, pairs)
@@ -105,7 +105,7 @@ class TokenStore:
         return max(column.tokens for column in self.columns)
 
     def source(self, index: int) -> NDArray[Any]:
-        """Return the source ids of a pair, without BOS and EOS, or its features, S F."""
+        """Return the source ids of a pair, without BOS and EOS, or its S feature vectors of F numbers, S F."""
         return self.columns[0].row(index)
 
     def target(self, index: int) -> NDArray[Any]:
@@ -118,7 +118,7 @@ class TokenStore:
         return np.searchsorted(ends, pairs, side="right")
 
     def preload(self, pairs: NDArray[np.int64]) -> None:
-        """Copy the pairs with these indices, which are about to be read, into memory if the store is large."""
+        """Copy the pairs with these store indices, which are about to be read, into memory if the store is large."""
         columns = list(self.columns[:1] if self.monolingual else self.columns)  # monolingual: both are the same column
         for column in columns if self.flags is None else [*columns, self.flags]:
             column.preload(pairs)
@@ -136,7 +136,10 @@ class TokenStore:
         return index > 0 if self.flags is None else self._has_flag(index, FOLLOWS_PREVIOUS_ROW)
 
     def same_document(self, first: int, second: int) -> bool:
-        """Whether two rows belong to the same document; False for old stores, which do not know."""
+        """Whether the rows with these indices, in any order, belong to one document; False for old stores.
+
+        These have no flags, and so do not know.
+        """
         rows = range(min(first, second) + 1, max(first, second) + 1)  # each of them follows the previous row in it
         return self.flags is not None and all(self._has_flag(row, FOLLOWS_PREVIOUS_ROW) for row in rows)
 
@@ -217,7 +220,8 @@ EncodedColumns = Mapping[str, RaggedArray]  # source; target and flags if there 
 def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -> dict[str, RaggedArray]:
     """Convert pairs to the columns source, target and flags, the last two only if pairs have them.
 
-    Tokens have two bytes if their vocabulary allows it, otherwise four; feature vectors are float32.
+    Either all pairs have them, or none. Tokens have two bytes if their vocabulary allows it, otherwise four; feature
+    vectors are float32. `vocab_sizes` are those of source and target.
     """
     columns = {"source": _encode_column([pair.source for pair in pairs], vocab_sizes[0])}
     if pairs[0].target is not None:
@@ -228,7 +232,10 @@ def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -
 
 
 def _encode_column(rows: list[Any], vocab_size: int) -> RaggedArray:
-    """Concatenate rows of token ids in the smallest dtype that suffices, or rows of feature vectors in float32."""
+    """Concatenate rows of token ids in the smallest dtype that suffices, or rows of feature vectors in float32.
+
+    `vocab_size` decides on the dtype of ids.
+    """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if isinstance(rows[0], np.ndarray):
         return RaggedArray(np.concatenate(rows).astype(np.float32), lengths)
@@ -237,7 +244,10 @@ def _encode_column(rows: list[Any], vocab_size: int) -> RaggedArray:
 
 
 def write_store(folder: Path, chunks: Iterable[list[EncodedPair]], vocab_size: int) -> TokenStore:
-    """Write a store without shards in one pass and open it; `vocab_size` is that of source and target."""
+    """Write a store without shards in one pass and open it; `vocab_size` is that of source and target.
+
+    A store that is in the folder is replaced. Chunks may be empty, but no pairs at all are a UserError.
+    """
     with _replace_store(folder) as partial:
         vocab_sizes = (vocab_size, vocab_size)  # of source and target
         index = _write_shard(partial, (encode_columns(chunk, vocab_sizes) for chunk in chunks if chunk))
@@ -261,7 +271,9 @@ def write_shards(
         names: names of the corpora.
         tags: corpus tags, one per corpus, or none.
         languages: source and target language of each corpus, or none.
-        draws: computes from the number of pairs of each corpus how many of them an epoch draws.
+        draws: computes from the number of pairs of each corpus how many of them an epoch draws; by default all.
+
+    No pairs at all are a UserError.
     """
     with _replace_store(folder) as partial:  # a temporary folder
         shards: list[dict[str, Any]] = []  # entries of the index file
@@ -272,6 +284,7 @@ def write_shards(
             index = _write_shard(shard_folder, (shard_columns for _, shard_columns in group))
             tokens = {name: column.pop("tokens") for name, column in index["sides"].items()}
             shards.append({"folder": shard_folder.name, "corpus": corpus, "pairs": index["pairs"], "tokens": tokens})
+            # without their tokens, the entries of the columns are the same in all shards
             columns, longest = columns or index["sides"], max(longest, index["longest"])
             length_counts.append(count_lengths(TokenStore(shard_folder)))
         _require_pairs(len(shards), folder)
@@ -297,7 +310,7 @@ def write_shards(
 def _split_at_shards(chunks: Iterable[tuple[int, EncodedColumns]]) -> Iterator[tuple[tuple[int, int], EncodedColumns]]:
     """Split chunks of pairs where a shard (a part of the store) has MAX_SHARD_PAIRS pairs.
 
-    Yields ((index of the corpus, index of its shard), pairs of one shard).
+    Chunks are (index of the corpus, pairs). Yields ((index of the corpus, index of its shard), pairs of one shard).
     """
     written: Counter[int] = Counter()  # pairs per corpus
     for corpus, columns in chunks:
@@ -310,7 +323,10 @@ def _split_at_shards(chunks: Iterable[tuple[int, EncodedColumns]]) -> Iterator[t
 
 
 def _write_shard(folder: Path, chunks: Iterable[EncodedColumns]) -> dict[str, Any]:
-    """Write the tokens, lengths and offsets of each column to a folder, and return the contents of its index file."""
+    """Write the tokens, lengths and offsets of each column to a folder, and return the contents of its index file.
+
+    In the index, "longest" is the maximum length of a row, and "sides" are the entries of the columns.
+    """
     folder.mkdir(exist_ok=True)
     writers: dict[str, _ColumnWriter] = {}
     pairs = 0
@@ -361,7 +377,7 @@ def _replace_store(folder: Path) -> Iterator[Path]:
         )
     with atomic_folder(folder) as partial:
         yield partial
-        remove_folder(folder)
+        remove_folder(folder)  # the store that is replaced
 
 
 class _ColumnWriter:
@@ -370,7 +386,7 @@ class _ColumnWriter:
     def __init__(self, folder: Path, name: str, first: RaggedArray, stack: ExitStack) -> None:
         """Create the files of column `name`, which `stack` closes; `first` are some rows with the dtype of all."""
         self.dtype, self.features = first.values.dtype, first.features  # size of feature vectors; 0 for tokens
-        self.tokens = self.max_length = 0  # written so far; of the longest row
+        self.tokens = self.max_length = 0  # number of tokens written so far; length of the longest row
         paths = [folder / f"{name}.{suffix}" for suffix in ("tokens", "lengths", "offsets")]
         self.files = [stack.enter_context(path.open("wb")) for path in paths]
 

@@ -45,11 +45,13 @@ class TranslationMemoryFormat(ColumnFormat):
     ) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield (line number, texts in the languages of the columns) for every translation unit that has all of them.
 
-        A file without such units is a UserError unless `allow_empty`.
+        `columns` are source and target, or the source alone. Their languages are chosen by the user, or those of the
+        first unit. A file without such units is a UserError unless `allow_empty`.
         """
         languages: list[str] | None = None  # of the columns; known after the first unit
         seen: dict[str, None] = {}  # all language tags, in their order
-        tags: dict[tuple[str, ...], list[str | None]] = {}  # those of `languages`, by the tags of a unit
+        # for the language tags of a unit, which of them stand for `languages`; None for a language that it lacks
+        tags: dict[tuple[str, ...], list[str | None]] = {}
         has_pairs = False
         with corpus.open() as stream:
             parser = _UnitParser(corpus.source)
@@ -79,8 +81,10 @@ def _choose_languages(
 ) -> list[str]:
     """Return the language of each column (source, target): those of the settings, or the two of the first unit.
 
-    `unit_tags` are the language tags of that unit, `source_language` is that of the header. By default the source is in
-    this language, or in the first one of the unit; if only the target is chosen, the source is in the other one.
+    `columns` are source and target, or the source alone; `corpus.columns`, always both, have the settings. `unit_tags`
+    are the language tags of the first unit, `source_language` is that of the header, "" if it has none. By default the
+    source is in this language, or in the first one of the unit; if only the target is chosen, the source is in the
+    other one. If a language is not chosen, the unit must have two, otherwise there is a UserError.
     """
     chosen = {choice.role: str(choice.column or choice.language) for choice in corpus.columns}
     tags = list(dict.fromkeys(unit_tags))
@@ -122,11 +126,11 @@ class _UnitParser:
         self.source_language = ""  # of the header
         self.depth = 0  # number of open XML elements
         self.texts: dict[str, str] = {}  # of the present unit
-        self.unit_line, self.language = 0, ""
+        self.unit_line, self.language = 0, ""  # where the present unit begins; language tag of the present segment
         self.segment: list[str] | None = None  # pieces of the present segment
         self.characters = self.code_depth = 0  # in the present segment; open elements with formatting codes
         self.expat = expat.ParserCreate()
-        self.expat.buffer_text = True
+        self.expat.buffer_text = True  # pass text in large pieces
         self.expat.StartElementHandler, self.expat.EndElementHandler = self._start, self._end
         self.expat.CharacterDataHandler = self._text
         self.expat.StartDoctypeDeclHandler = self._doctype
@@ -154,7 +158,10 @@ class _UnitParser:
         return units
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        """Handle the start of an XML element: of the header, a unit (tu), one of its languages (tuv) or texts (seg)."""
+        """Handle the start of an XML element: of the header, a unit (tu), one of its languages (tuv) or texts (seg).
+
+        A root element other than tmx is a UserError.
+        """
         if not self.depth and name != "tmx":  # the root of the file
             raise UserError(f"{self.path} is an XML file of <{name}>, not a translation memory (<tmx>): convert it")
         self.depth += 1
@@ -183,7 +190,10 @@ class _UnitParser:
             self.units.append(TranslationUnit(self.unit_line, self.texts))
 
     def _text(self, text: str) -> None:
-        """Add text to the present segment (the text of a unit in one language), unless it is a formatting code."""
+        """Add text to the present segment (the text of a unit in one language), unless it is a formatting code.
+
+        A segment of more than MAX_SEGMENT_CHARACTERS is a UserError.
+        """
         if self.segment is None or self.code_depth:  # outside a segment, or inside elements with formatting codes
             return
         self.characters += len(text)

@@ -45,7 +45,8 @@ def _frames_of_part(samples: Numbers, settings: FeatureConfig) -> Numbers:
     window = round(settings.frame_length * settings.sample_rate / 1000)  # in samples; settings are in milliseconds
     shift = round(settings.frame_shift * settings.sample_rate / 1000)
     mirrored = np.pad(samples, window // 2, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(mirrored, window)[::shift][: len(samples) // shift]  # T N
+    # T window
+    frames = np.lib.stride_tricks.sliding_window_view(mirrored, window)[::shift][: len(samples) // shift]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     spectrum = np.fft.rfft(frames * hann)
     power = spectrum.real**2 + spectrum.imag**2  # T K, with K frequencies
@@ -59,6 +60,7 @@ def slaney_filters(mel_bins: int, fft_size: int, sample_rate: int) -> Numbers:
     """Return the filters W, mel_bins × (fft_size / 2 + 1): triangles of area 1 over the frequencies of the FFT in Hz.
 
     Their centers are equally spaced on Slaney's mel scale; each begins and ends at the centers of its neighbors.
+    Shapes: M = mel_bins filters, K = fft_size / 2 + 1 frequencies.
     """
     mels = np.linspace(0, _hertz_to_mel(MAX_FREQUENCY), mel_bins + 2)
     corners = _mel_to_hertz(mels)[:, None]  # M+2 1: 0, the centers, the maximum
@@ -70,12 +72,18 @@ def slaney_filters(mel_bins: int, fft_size: int, sample_rate: int) -> Numbers:
 
 
 def _hertz_to_mel(hertz: float) -> float:
-    """Convert a frequency of at least LINEAR_HERTZ, where the scale is logarithmic, to Slaney's mel scale."""
+    """Convert a frequency of at least LINEAR_HERTZ, where the scale is logarithmic, to Slaney's mel scale.
+
+    Below it, a mel has HERTZ_PER_MEL; above it, each mel multiplies the frequency by exp(LOG_STEP).
+    """
     return LINEAR_HERTZ / HERTZ_PER_MEL + float(np.log(hertz / LINEAR_HERTZ)) / LOG_STEP
 
 
 def _mel_to_hertz(mels: Numbers) -> Numbers:
-    """Convert numbers of Slaney's mel scale to Hz: linear below LINEAR_HERTZ, exponential above."""
+    """Convert numbers of Slaney's mel scale to Hz: linear below LINEAR_HERTZ, exponential above.
+
+    Below it, a mel has HERTZ_PER_MEL; above it, each mel multiplies the frequency by exp(LOG_STEP).
+    """
     border = LINEAR_HERTZ / HERTZ_PER_MEL  # in mel
     logarithmic = LINEAR_HERTZ * np.exp(LOG_STEP * (mels - border))
     return np.where(mels < border, HERTZ_PER_MEL * mels, logarithmic)

@@ -61,6 +61,7 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
 
     These are all tokens of a word tokenizer; of other tokenizers the tokens with a word marker (▁house or house▁) and
     punctuation marks. A token inside a word does not count: the token “ing” is not the word “ing” of a vector file.
+    A tokenizer without such tokens, and a file with vectors of another size or of no token, are UserErrors.
     """
     words = _word_tokens(tokenizer)  # by token id
     if not words:
@@ -70,7 +71,7 @@ def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVect
         )
     wanted = {spelling for word in words.values() for spelling in (word, word.lower())}
     vectors = read_word_vectors(path, wanted, expect_size=size)
-    # of the matrix, by token id; −1: without a vector
+    # row of the matrix of vectors by token id, first of the word as it is, then in lower case; −1: without a vector
     rows = {token: vectors.rows.get(word, vectors.rows.get(word.lower(), -1)) for token, word in words.items()}
     row_of_token = {token: row for token, row in rows.items() if row >= 0}  # tokens with a vector
     token_ids, matrix = np.array(list(row_of_token), np.int64), vectors.matrix[list(row_of_token.values())]
@@ -106,7 +107,7 @@ def read_word_vectors(
     """Read the vectors of the wanted words as a stream; the first vector of a repeated word counts.
 
     Values of other words are not parsed. Words that are not UTF-8 are skipped, because word2vec truncates long words
-    in the middle of a character.
+    in the middle of a character. A file without any wanted word is a UserError.
 
     Args:
         path: a file in word2vec, GloVe or fastText format.
@@ -154,7 +155,10 @@ class _VectorFile:
 
     @classmethod
     def detect(cls, stream: io.BufferedReader, path: Path) -> _VectorFile:
-        """Detect the format from the first line: a header (word2vec, fastText), or a word with its values (GloVe)."""
+        """Detect the format from the first line: a header (word2vec, fastText), or a word with its values (GloVe).
+
+        An empty file, or another first line, is a UserError.
+        """
         line = _read_line(stream, path).removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             raise UserError(
@@ -198,16 +202,17 @@ class _VectorFile:
     def text_records(self) -> Records:
         """Yield the records of a text file, one per line: location for messages, word, unparsed values.
 
-        The last `size` fields of a line are the values, the fields before them the word. If the last of those is a
-        number, the line has too many values.
+        The last `size` fields of a line are the values, the fields before them the word, which may contain spaces. If a
+        word of several fields ends with a number, the line has too many values. That is a UserError, as are too few
+        values, and another number of lines than the header says.
         """
-        seen = 0
+        seen = 0  # number of vectors so far
         lines = chain([self.first_line], iter(partial(_read_line, self.stream, self.path), b""))
         for number, line in enumerate(lines, 1):
             line = line.rstrip(b" \r\n")
             if not line:  # the header, or an empty line at the end
                 continue
-            num_values = line.count(b" ")
+            num_values = line.count(b" ")  # as many as fields after the word, if it has no space
             word_end = len(line.rsplit(b" ", self.size)[0])
             if num_values > self.size and _NUMBER.fullmatch(line[:word_end].rpartition(b" ")[2]):
                 num_values = max(_count_trailing_numbers(line), self.size + 1)  # too many: an error
@@ -224,7 +229,7 @@ class _VectorFile:
         """Yield the records (location for messages, word, values) of a binary word2vec file.
 
         A record is a word, a space, and float32 values. The file is read in blocks; `start` is the position of the next
-        record in the `buffer`.
+        record in the `buffer`. A file with fewer or more records than the header says is a UserError.
         """
         count, size = self.count or 0, 4 * self.size  # number of records, bytes of their values
         buffer, start = b"", 0
@@ -265,14 +270,18 @@ def _read_line(stream: io.BufferedReader, path: Path) -> bytes:
 def _is_binary(sample: bytes, size: int) -> bool:
     """Whether the first record of a file of word vectors is binary; `sample` is its beginning, `size` that of vectors.
 
-    A record is a word, a space, and the values: text, or 4 · size bytes.
+    A record is a word, a space, and the values: numbers as text, which is ASCII, or 4 · size bytes, which hardly ever
+    are.
     """
     values = sample.partition(b" ")[2].partition(b"\n")[0][: 4 * size]
     return not values.isascii() or _CONTROL.search(sample) is not None
 
 
 def _count_trailing_numbers(line: bytes) -> int:
-    """Count the numbers at the end of a line of fields; the first field is the word even if it is a number."""
+    """Count the numbers at the end of a line of fields, which single spaces separate.
+
+    The first field is the word even if it is a number.
+    """
     fields = line.rstrip().split(b" ")[1:]
     return next((count for count, field in enumerate(reversed(fields)) if not _NUMBER.fullmatch(field)), len(fields))
 

@@ -58,7 +58,10 @@ def _has_gpu() -> bool:
 
 @cache
 def _load_model(model: str) -> Any:
-    """Open a COMET model from a folder or a checkpoint file, or, if `model` is empty, from Hugging Face's cache."""
+    """Open a COMET model from a folder or a checkpoint file, or, if `model` is empty, from Hugging Face's cache.
+
+    A UserError is raised if the package unbabel-comet or the model is missing, or if the model is damaged.
+    """
     try:
         from comet import load_from_checkpoint
     except ImportError:

@@ -23,7 +23,7 @@ Counts = list[tuple[int, int]]
 
 
 def exact_match(hypotheses: Sequence[str], references: References) -> MetricScore:
-    """Percentage of hypotheses that equal one of their references, character by character."""
+    """Percentage of hypotheses ("items") that equal one of their references, character by character."""
     right, items = _sum_counts(exact_match_counts(hypotheses, references), "items")
     return MetricScore(
         "exact match", 100 * right / items, better="higher", unit="%", detail={"right": right, "items": items}
@@ -89,7 +89,10 @@ def symbol_error_rate(hypotheses: Sequence[str], references: References) -> Metr
 
 
 def character_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
-    """Insertions, deletions and substitutions of characters, spaces included, in % of the reference characters."""
+    """Insertions, deletions and substitutions of characters in % of the reference characters.
+
+    Spaces are characters, except at the ends of a text. Of several references the closest counts.
+    """
     errors, characters = _sum_counts(character_edit_counts(hypotheses, references), "characters")
     detail = {"errors": errors, "characters": characters}
     return MetricScore("character error rate", 100 * errors / characters, better="lower", unit="%", detail=detail)
@@ -150,14 +153,20 @@ def mismatch_counts(hypotheses: Sequence[str], references: References) -> Counts
 
 
 def edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return its edit distance in words to the closest reference, and the reference's length."""
+    """For each hypothesis, return its edit distance in words to the closest reference, and the reference's length.
+
+    Words are separated by white space. Of equally close references the longest counts.
+    """
     return _closest_counts(
         hypotheses, references, lambda hypothesis, reference: (edit_distance(hypothesis, reference), len(reference))
     )
 
 
 def character_edit_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return its edit distance in characters to the closest reference, and that one's length."""
+    """For each hypothesis, return its edit distance in characters to the closest reference, and that one's length.
+
+    White space at the ends of texts does not count. Of equally close references the longest counts.
+    """
     return _closest_counts(
         hypotheses,
         references,
@@ -167,12 +176,21 @@ def character_edit_counts(hypotheses: Sequence[str], references: References) -> 
 
 
 def span_f1_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return 2 · right spans, and the sum of predicted and gold ones; F₁ is their ratio."""
+    """For each hypothesis, return 2 · right spans, and the number of predicted plus gold spans; F₁ is their ratio.
+
+    Spans are marked by B and I tags; one is right if its label and both ends are those of a gold span. Of several
+    references the one with the highest F₁ counts.
+    """
     return _f1_counts(hypotheses, references, _tagged_spans)
 
 
 def bracket_f1_counts(hypotheses: Sequence[str], references: References) -> Counts:
-    """For each hypothesis, return 2 · right constituents, and the sum of predicted and gold ones; F₁ is their ratio."""
+    """For each hypothesis, return 2 · right constituents, and the number of predicted plus gold ones.
+
+    F₁ is the ratio of the two numbers. Constituents are the brackets of a tree, except around a single word; one is
+    right if its label, first and last word are those of a gold one. Of several references the one with the highest F₁
+    counts.
+    """
     return _f1_counts(hypotheses, references, _constituents)
 
 
@@ -260,22 +278,21 @@ def _closest_counts(
     """Return (errors, length) of each hypothesis, compared with its closest reference.
 
     `split` divides a text into tokens, by default into words; `count` returns the two numbers for the tokens of a
-    hypothesis and of a reference.
+    hypothesis and of a reference. The closest reference has the fewest errors; of several such, it is the longest.
     """
     counts = []
     for hypothesis, its_references in zip(hypotheses, reference_lists(hypotheses, references)):
         tokens = split(hypothesis)
         candidates = (count(tokens, split(reference)) for reference in its_references)
-        # the fewest errors; of equally close references the longest
         errors, negative_length = min((errors, -length) for errors, length in candidates)
         counts.append((errors, -negative_length))
     return counts
 
 
 def _sum_counts(counts: Counts, unit: str) -> tuple[int, int]:
-    """Return the sum of the errors and the sum of the lengths of all sentences.
+    """Return the sum of the errors (or matches) and the sum of the lengths of all sentences.
 
-    `unit` is the plural name of the tokens, for the error that is raised if there are none.
+    `unit` is the plural name of what is counted, for the error that is raised if the sum of the lengths is 0.
     """
     errors, length = (sum(column) for column in zip(*counts))
     if not length:
@@ -299,7 +316,8 @@ def alignment_error_rate(
         AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|),   precision = |A ∩ P| / |A|,   recall = |A ∩ S| / |S|
 
     with predicted links A, sure links S and possible links P ⊇ S, summed over sentences. `possible` need not repeat the
-    sure links; without it P = S, and AER = 1 − F₁.
+    sure links; without it P = S, and AER = 1 − F₁. Different numbers of sentences, and no links at all, are a
+    UserError.
     """
     check_equal_counts(len(predicted), "predicted alignments", len(sure), "gold alignments")
     if possible is not None:
@@ -337,7 +355,8 @@ def parse_pharaoh(line: str, where: str = "alignment") -> frozenset[Link]:
 def parse_sure_and_possible(line: str, where: str = "alignment") -> tuple[frozenset[Link], frozenset[Link]]:
     """Return the sure links ("0-0") and the possible links ("1?2" or "1p2", and all sure ones) of a line.
 
-    `where` names the line in error messages: "gold.align, line 3".
+    A link is a pair of positions, of a source and a target word, counted from 0; anything else is a UserError, in which
+    `where` names the line: "gold.align, line 3".
     """
     sure, possible = set(), set()
     for item in line.split():

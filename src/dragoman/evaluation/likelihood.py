@@ -16,15 +16,16 @@ def perplexity(total_log_probability: float, tokens: int) -> MetricScore:
 
         perplexity = exp(−(1/N) Σ ln p(yₜ | y₍<ₜ₎, x))
 
+    The sum is `total_log_probability`, and N is `tokens`, the number of all tokens of the texts with each EOS.
     Perplexities are comparable only for the same tokenizer.
     """
     return _perplexity("perplexity", total_log_probability, count=tokens, unit="token")
 
 
 def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
-    """Perplexity per word, which is comparable across tokenizers.
+    """Perplexity per word, which is comparable across tokenizers: exp(−ln p of all texts / number of words).
 
-    Words are separated by white space; the EOS of every text counts as a word.
+    ln p is `total_log_probability`. Words are separated by white space; the EOS of every text counts as a word.
     """
     words = sum(len(text.split()) + 1 for text in texts)  # + 1: EOS
     return _perplexity("word perplexity", total_log_probability, count=words, unit="word")
@@ -33,7 +34,7 @@ def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> Metri
 def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
     """−log₂ p of the texts per character, which is comparable across tokenizers.
 
-    The EOS of every text counts as a character: its line feed.
+    `total_log_probability` is ln p of all texts. The EOS of every text counts as a character: its line feed.
     """
     characters = sum(len(text) + 1 for text in texts)  # + 1: EOS
     if not characters:

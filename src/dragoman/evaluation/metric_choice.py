@@ -105,7 +105,10 @@ def metrics_around(metric: str, choice: MetricChoice) -> tuple[str, ...]:
 
 
 def error_rate_for(references: Sequence[str]) -> str:
-    """Return the error rate that suits references: `ser` of symbols, or `cer` of characters in single words."""
+    """Return the error rate that suits references: `cer` of characters, or `ser` of symbols separated by spaces.
+
+    The first suits single words, and texts in scripts without spaces.
+    """
     texts = _sample(references)
     are_words = _most(texts, _is_short) and not _most(texts, _is_sentence)
     return "cer" if are_words or unspaced_language(texts) else "ser"  # without spaces, symbols cannot be separated

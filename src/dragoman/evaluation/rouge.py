@@ -65,7 +65,7 @@ def _f1(hypothesis: Words, reference: Words, kind: str) -> float:
         ngrams: Callable[[Words], Any] = Counter if kind == "rouge1" else lambda words: Counter(pairwise(words))
         first, second = ngrams(hypothesis), ngrams(reference)
         shared, total = (first & second).total(), first.total() + second.total()
-    return 2 * shared / total if total else 0.0  # 2 P R / (P + R)
+    return 2 * shared / total if total else 0.0  # 2 P R / (P + R); 0 if both texts have no words
 
 
 def common_subsequence_length(first: Words, second: Words) -> int:

@@ -69,6 +69,8 @@ def paired_test(
         metrics: names of metrics of texts, keys of TEXT_METRICS.
         method: bootstrap or randomization.
         samples: number of resamples or trials.
+
+    An unknown method or metric, and different numbers of sentences, are a UserError.
     """
     if method not in PAIRED_TESTS:
         raise unknown_name("paired test", method, PAIRED_TESTS)
@@ -171,7 +173,7 @@ def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: i
 
     Args:
         outputs: statistics of a system's translations, one entry for each seed of its training.
-        samples: number of resamples.
+        samples: number of resamples, at least 2; fewer are a UserError, as are no outputs.
         seed: seed of the resampling.
     """
     if not outputs:
@@ -206,10 +208,13 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     which the contrast differs from the observed one by at least the size of the observed one. The result holds for
     these trained models only.
 
-    With several seeds the test also accounts for the variance between seeds and holds for the systems. The statistic
-    is t = Δ / √(V + Σ wᵢ² Sᵢ²/n), with Δ the contrast of the means over seeds, V the bootstrap variance of Δ over
-    sentences and Sᵢ² the sample variance between the n seeds of system i; the degrees of freedom are those of Welch
-    and Satterthwaite. Resampling two or three seeds instead would underestimate their variance.
+    With several seeds the test also accounts for the variance between seeds and holds for the systems. The statistic is
+    t = Δ / √(V + Σ wᵢ² Sᵢ²/n), with Δ the contrast of the means over seeds, wᵢ the weights, V the bootstrap variance of
+    Δ over sentences and Sᵢ² the sample variance between the n seeds of system i; the degrees of freedom are those of
+    Welch and Satterthwaite. Resampling two or three seeds instead would underestimate their variance.
+
+    Raise a UserError unless there is a weight for each system, and all have the same numbers of sentences, seeds and
+    resamples.
     """
     if len(systems) != len(weights):
         raise UserError(
@@ -226,7 +231,7 @@ def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) 
     resampled = sum(weight * system.samples.mean(0) for weight, system in zip(weights, systems))
     assert isinstance(resampled, np.ndarray)
     min_p_value = 1 / (len(resampled) + 1)  # the smallest that this number of resamples can show
-    if abs(observed) < ROUNDING_ERROR:
+    if abs(observed) < ROUNDING_ERROR:  # no difference
         return 0.0, 1.0
     if seeds == {1}:
         extreme = np.abs(resampled - observed) >= abs(observed) - ROUNDING_ERROR
@@ -257,6 +262,7 @@ def student_t_p_value(t: float, freedom: float) -> float:
     theta = start + (end - start) * (nodes + 1) / 2
     with np.errstate(divide="ignore"):
         density = np.exp(log_scale + (freedom - 1) * np.log(np.cos(theta)))
+    # 2: both tails; (end − start) / 2: width of the interval, relative to [−1, 1]
     return min(1.0, float(2 * (end - start) / 2 * (node_weights @ density)))
 
 

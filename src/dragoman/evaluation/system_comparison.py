@@ -224,13 +224,13 @@ class SystemComparison:
         tests, which use the first of the `metrics`.
         """
         names = dict.fromkeys(run.system for run in results)
-        self.metric, self.metric_name = metrics[0], metric_label(metrics[0])
+        self.metric, self.metric_name = metrics[0], metric_label(metrics[0])  # key such as "bleu", title such as "BLEU"
         self.systems = [
             SystemResult([run for run in results if run.system == name], sources, references, metrics) for name in names
         ]
         self.sentences, self.budget, self.machine_dependent = len(sources), budget, machine_dependent
         self.samples, self.references = samples, references
-        self.seeds = [run.seed for run in self.systems[0].runs]
+        self.seeds = [run.seed for run in self.systems[0].runs]  # the same for all systems but ensembles
 
     @cached_property
     def learned(self) -> list[SystemResult]:

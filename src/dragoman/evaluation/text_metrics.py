@@ -58,8 +58,9 @@ def bleu(
 
         BLEU = 100 · min(1, exp(1 − r/c)) · (p₁ p₂ p₃ p₄)^¼,   c, r: hypothesis and closest reference length
 
-    `tokenize` is a tokenizer of sacreBLEU, or `auto`: one that suits the references. `effective_order` omits the orders
-    n for which no hypothesis has n words, so that a corpus of very short sentences does not score 0.
+    `tokenize` is a tokenizer of sacreBLEU, or `auto`: one that suits the references. `lowercase` ignores case.
+    `effective_order` omits the orders n for which no hypothesis has n words, so that a corpus of very short sentences
+    does not score 0.
     """
     metric = _bleu_metric(tokenize, references, lowercase=lowercase, effective_order=effective_order)
     result = _corpus_score(metric, hypotheses, references)
@@ -81,7 +82,9 @@ def _bleu_metric(
 ) -> Metric:
     """Return sacreBLEU's BLEU with a tokenizer; `auto` is one that suits the references.
 
-    A tokenizer whose package or model is missing is a UserError. sacreBLEU would download a model without asking.
+    `lowercase` ignores case; `effective_order` omits the orders n for which no hypothesis has n words;
+    `warn_if_tokenized` lets sacreBLEU warn of hypotheses that look tokenized. A tokenizer whose package or model is
+    missing is a UserError. sacreBLEU would download a model without asking.
     """
     from sacrebleu import BLEU
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
@@ -117,7 +120,7 @@ def chrf(
 
         chrF_β = 100 · (1 + β²) P R / (β² P + R),   P, R: mean precision and recall over n
 
-    `word_order` 2 gives chrF++, which also counts words and word pairs (Popović 2017).
+    `word_order` 2 gives chrF++, which also counts words and word pairs (Popović 2017). `lowercase` ignores case.
     """
     from sacrebleu import CHRF
 
@@ -133,7 +136,8 @@ def ter(
 
         TER = 100 · edits to the closest reference / mean reference length
 
-    Snover et al. (2006). Case is ignored by default, as in sacreBLEU and Tercom.
+    Snover et al. (2006). Case is ignored by default (`lowercase`), as in sacreBLEU and Tercom. `normalized` is their
+    option to separate punctuation marks from words and to decode XML entities.
     """
     from sacrebleu import TER
 
@@ -208,7 +212,7 @@ class TextMetric:
     def __call__(
         self, hypotheses: Sequence[str], references: References, sources: Sequence[str] | None = None
     ) -> MetricScore:
-        """Score a corpus; only some metrics (COMET) need the sources."""
+        """Score a corpus; only some metrics (COMET) need the sources, without which they raise a UserError."""
         return self.function(hypotheses, references, *self._source_arguments(sources))
 
     def sentence_statistics(
@@ -221,7 +225,10 @@ class TextMetric:
         return self.statistics(hypotheses, references, *self._source_arguments(sources))
 
     def _source_arguments(self, sources: Sequence[str] | None) -> list[Sequence[str]]:
-        """Return the sources as a list of further arguments, which is empty if the metric does not use them."""
+        """Return the sources as a list of further arguments, which is empty if the metric does not use them.
+
+        If it does, and `sources` is None, a UserError is raised.
+        """
         if self.needs_sources and sources is None:
             raise UserError("COMET compares translations with their sources: name the source file with --source")
         return [sources] if self.needs_sources and sources is not None else []
@@ -420,7 +427,8 @@ def is_text_metric(name: str) -> bool:
 def text_metric(name: str) -> TextMetric:
     """Return a metric by its name.
 
-    "bleu=TOKENIZER" is BLEU with a tokenizer of sacreBLEU, "comet=MODEL" COMET with the model of this folder.
+    "bleu=TOKENIZER" is BLEU with a tokenizer of sacreBLEU, "comet=MODEL" COMET with the model of this folder. An
+    unknown name is a UserError.
     """
     if not is_text_metric(name):
         raise unknown_name("metric", name, TEXT_METRICS)
@@ -463,7 +471,7 @@ def score_by_length(
     """Score sentences by the number of words in the source (Bahdanau et al. 2015, figure 2).
 
     Each edge is the largest number of words of its bucket; a last bucket holds longer sources. Empty buckets are
-    omitted.
+    omitted. Edges that do not increase, and different numbers of texts, are a UserError.
     """
     if not edges or any(low >= high for low, high in pairwise(edges)):
         raise UserError(

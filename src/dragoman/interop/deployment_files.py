@@ -63,7 +63,8 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
         }
     elif run.model.num_labels:
         settings["labels"] = label_names(run)
-    if run.model_framing.languages is not None:  # a multilingual model, also after a pair was chosen
+    # `model_framing`: special tokens of the model itself; `framing`: those of its language pair, once it is chosen
+    if run.model_framing.languages is not None:  # a multilingual model
         settings["languages"] = dict(run.model_framing.languages.ids)
     return settings
 
@@ -81,6 +82,7 @@ def label_names(run: Run) -> list[str]:
     tokenizer, count = run.target_tokenizer, run.model.num_labels
     if tokenizer is run.source_tokenizer:  # labels without names, of an imported checkpoint: they have no tokenizer
         return [str(label) for label in range(count)]
+    # the unknown word, which the tokenizer of labels has too, is no label
     return ["" if label == tokenizer.unk else tokenizer.decode([label]) for label in range(count)]
 
 

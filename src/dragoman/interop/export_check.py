@@ -95,7 +95,7 @@ def with_sample_languages(run: Run) -> Run:
 
     They are the first two of its languages; any other run is returned as it is.
     """
-    if run.framing.languages is None:
+    if run.framing.languages is None:  # not multilingual, or the languages are chosen
         return run
     source_language, target_language = run.languages[:2]
     return run.with_languages(source_language, target_language)
@@ -104,12 +104,14 @@ def with_sample_languages(run: Run) -> Run:
 def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
     """Return the samples for a verification.
 
-    They are `sentences` if given, else pairs of the run's validation set, else generic sentences and texts made of
-    the run's own tokens. A sentence without a reference gets the run's own translation as target.
+    They are `sentences`, or, if that is None, pairs of the run's validation set, or else generic sentences and texts
+    made of the run's own tokens. A sentence without a reference gets the run's own translation as target. A language
+    model has targets only, an encoder sources only. All are cut to MAX_SAMPLE_TOKENS tokens.
     """
     sources, tags, references = sample_texts(run, sentences)
     if run.is_language_model:
-        prefix = run.framing.source_prefix or (run.framing.bos,)  # special tokens before the text
+        # special tokens before the text: a model without sources has them as `source_prefix`, or begins with BOS
+        prefix = run.framing.source_prefix or (run.framing.bos,)
         texts = references or [str(source) for source in sources]
         target_ids = [[*prefix, *run.target_tokenizer.encode(text)][:MAX_SAMPLE_TOKENS] for text in texts]
         return ExportSamples(sources=(), source_ids=[[] for _ in target_ids], target_ids=target_ids)
@@ -127,8 +129,8 @@ def sample_pairs(run: Run, sentences: Sequence[str] | None) -> ExportSamples:
 def sample_texts(run: Run, sentences: Sequence[str] | None) -> tuple[list[Source], Tag | None, list[str] | None]:
     """Return sample sources, their corpus tags (None: none) and their references (None if there are none).
 
-    They are the first of `sentences` if given, else pairs of the run's validation set, else generic sentences and
-    texts made of the run's own tokens.
+    They are the first NUM_SAMPLES of `sentences` that are not empty; a UserError if all are. If `sentences` is None,
+    they are pairs of the run's validation set, or else generic sentences and texts made of the run's own tokens.
     """
     if sentences is not None:
         texts = [text for text in sentences if text.strip()][:NUM_SAMPLES]
@@ -183,6 +185,7 @@ def beam_outputs(run: Run, source_ids: Sequence[list[int]], search: Beam | None 
     `verification_search`, which other libraries can reproduce.
     """
     source, lengths = run.pad_batch(source_ids)
+    # `keys` seed the random numbers of each source, of which a beam search draws none
     request = SearchRequest(source, lengths, keys=torch.arange(len(source_ids)))
     beam = search or verification_search(run)
     return [hypotheses[0] for hypotheses in beam.decode(run, request)]
@@ -256,7 +259,10 @@ def relative_error(ours: Sequence[Tensor], theirs: Sequence[Any]) -> float:
 
 
 def with_rounded_weights(run: Run, dtype: torch.dtype) -> Run:
-    """Return a copy of the run whose weights are rounded to another number format, as an export stores them."""
+    """Return a copy of the run whose weights are rounded to another number format, as an export stores them.
+
+    The rounded weights are kept in float32. For float32, the run itself is returned.
+    """
     if dtype == torch.float32:
         return run
     rounded = copy(run)

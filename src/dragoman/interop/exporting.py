@@ -122,7 +122,8 @@ def export_run(
 ) -> ExportResult:
     """Write a run in the format of another library, and verify the result with that library.
 
-    If the results differ, or anything fails, no folder is left behind.
+    If the results differ, or anything fails, no folder is left behind. An ensemble and an existing folder are a
+    UserError.
 
     Args:
         run: the run, in float32.
@@ -140,7 +141,7 @@ def export_run(
             f"{run.folder} is an ensemble, but only a single model can be exported: name one of its runs, "
             f"{', '.join(map(str, run.member_folders))}"
         )
-    with exclusive_folder(out) as unfinished:
+    with exclusive_folder(out) as unfinished:  # a temporary folder, which becomes `out` if all succeeds
         log(f"writing {out}")
         try:
             written = exporter.write(run, unfinished)

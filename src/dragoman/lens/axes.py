@@ -34,7 +34,8 @@ def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return the ticks of a logarithmic axis that cover the range from `low` to `high`, both positive.
 
-    Ticks are powers of ten, at most three decades also 2 and 5 times them; in long ranges powers are skipped.
+    The first tick is ≤ low, the last ≥ high, and there are at least two. Ticks are powers of ten, in ranges of at most
+    three decades also 2 and 5 times them; in long ranges powers are skipped.
     """
     # the margins of 1e-9 keep rounding from losing an end of the range
     first, last = math.floor(math.log10(low) - 1e-9), math.ceil(math.log10(high) + 1e-9)
@@ -55,7 +56,10 @@ def tick_label(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number with four significant digits, integers with all: 12,345, 27.31, 0.000125, 3.2·10⁻⁶; – for NaN."""
+    """Format a number with four significant digits: 27.31, 0.000125, 3.2·10⁻⁶; – for NaN and infinity.
+
+    All digits before the decimal point are written: 12,345.
+    """
     if not math.isfinite(value):
         return "–"
     if value == int(value):
@@ -69,7 +73,10 @@ def format_number(value: float) -> str:
 
 
 def downsample(points: Points, max_points: int = MAX_POINTS) -> Points:
-    """Replace groups of neighboring points (x, y) by their means, so that at most `max_points` remain."""
+    """Replace groups of neighboring points (x, y) by their means, so that at most `max_points` remain.
+
+    The groups are of equal size, except for the last one; few points are returned as they are.
+    """
     group_size = math.ceil(len(points) / max_points)
     if group_size <= 1:
         return points

@@ -34,7 +34,7 @@ def recorded_searches(
     """Decode a batch of sources (B S) of `lengths` (B); return for each the best hypothesis and the tree of all.
 
     The engine's strategy (beam search or sampling), which selects tokens at every step, is wrapped in one that records
-    a node for each continuation.
+    a node for each continuation that it selects, and for the best of the others. Nodes of results get their rank.
     """
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
     # maximum target lengths (B), by the limit of the search or else of the run
@@ -49,7 +49,8 @@ def recorded_searches(
     recorder = RecordingStrategy(engine.strategy, special_tokens.eos, search)
     # a CUDA graph replays kernels without calling Python, so that nothing would be recorded
     engine.strategy, engine.use_cuda_graphs = recorder, False
-    tensors = constraints.to_tensors(tokenizer, max_lengths, len(special_tokens.forced_bos))
+    # `forced_bos`: the tokens, such as a language code, that every translation begins with
+    tensors = constraints.to_tensors(tokenizer, max_lengths, num_forced=len(special_tokens.forced_bos))
     # the key of a source, under which its nodes are recorded, is its index
     results = engine.search(source, lengths, max_lengths, keys=torch.arange(len(source)), constraints=tensors)
     trees = []
@@ -98,7 +99,8 @@ class RecordedNodes:
 class RecordingStrategy(Strategy):
     """Selects tokens like another strategy, and adds a node for every selected continuation.
 
-    The 2K best other continuations of a step are recorded as well, as pruned ones.
+    Of the 2K best continuations of a step, as many as beam search with K hypotheses considers, those that were not
+    selected are recorded as pruned ones.
     """
 
     def __init__(self, strategy: Strategy, eos: int, search: TokenSearch) -> None:
@@ -106,6 +108,7 @@ class RecordingStrategy(Strategy):
 
         `eos` is the id of the EOS token; `search` has the length penalty that normalizes scores. `self.records` has the
         nodes of each source, by its key: a number that identifies the source when the engine moves it in the batch.
+        The engine reads the other attributes: whether selection needs attention weights, and whether it reorders rows.
         """
         self.strategy, self.eos, self.search = strategy, eos, search
         self.rows_per_source = strategy.rows_per_source
@@ -142,6 +145,7 @@ class RecordingStrategy(Strategy):
             continues itself.
         """
         scores, ended = state.scores, state.strategy.ended_rows  # log p and whether a hypothesis has ended, before: B K
+        # None in beam search, which moves ended hypotheses out of their rows
         ended = torch.zeros_like(scores, dtype=torch.bool) if ended is None else ended
         log_p = logits - log_normalizer[..., None]  # B K V, before the strategy changes the logits
         done_before = state.done.tolist()
@@ -163,9 +167,10 @@ class RecordingStrategy(Strategy):
         log_p: Tensor,
         parents: Tensor,
     ) -> None:
-        """Add the nodes of a step of one source: selected, finished, and the 2K best pruned continuations.
+        """Add the nodes of a step of one source: selected and finished continuations, then the pruned ones.
 
-        A source has K rows, one for each hypothesis of the beam.
+        A source has K rows, one for each hypothesis of the beam. Pruned are those of the 2K best continuations (as many
+        as beam search considers) that were not selected.
 
         Args:
             record: the nodes of the source so far.

@@ -29,7 +29,10 @@ NO_DATA = "nothing has been measured yet"
 
 
 def attention_heatmap(attention: SentenceAttention, title: str = "Cross-attention") -> str:
-    """Return an SVG heatmap of the cross-attention (`cross`, T S: mean over heads and layers) of a sentence pair."""
+    """Return an SVG heatmap of the cross-attention (`cross`, T S: mean over heads and layers) of a sentence pair.
+
+    A system without cross-attention, for which `cross` is None, is a UserError.
+    """
     if attention.cross is None:
         raise UserError(
             "there is no attention to draw, because the decoder of this system has no cross-attention: use a run of a "
@@ -167,7 +170,7 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
 def bar_chart(values: Mapping[str, float], title: str, unit: str = "") -> str:
     """Return an SVG chart with a horizontal bar for each of the non-negative `values`, its name and its number.
 
-    Coordinates are in pixels.
+    The largest value has the longest bar. `unit` follows the numbers, "" for none. Coordinates are in pixels.
     """
     largest = max(values.values(), default=0.0) or 1.0  # 1 if all are 0
     left, max_length = 16 + svg.label_width(list(values), 30), 220
@@ -210,7 +213,7 @@ class _Plot:
         """Return SVG elements: the title of the chart, grid lines at the ticks, and the labels of ticks and axes."""
         parts = [svg.heading(title, y_label)]
         for tick in self.x_ticks:
-            number = f"{tick:.0e}".replace("e+", "e") if self.log_x else tick_label(tick)
+            number = f"{tick:.0e}".replace("e+", "e") if self.log_x else tick_label(tick)  # 1e15, not 1e+15
             parts.append(svg.line(self.x(tick), self.top, self.x(tick), self.bottom, class_="grid"))
             parts.append(svg.text(self.x(tick), self.bottom + 18, number, css_class="note", anchor="middle"))
         for tick in self.y_ticks:

@@ -94,7 +94,8 @@ def _system_names(comparison: SystemComparison) -> list[str]:
 def _setup(comparison: SystemComparison) -> str:
     """Describe the setup of a comparison in a few sentences: number of systems, training budget, seeds and test set.
 
-    `signature` is that of sacreBLEU, if the metric has one; `machine_dependent`: the budget is a time.
+    `signature` says how the first metric was computed, "" if there is only one way; `machine_dependent`: the budget is
+    a time.
     """
     seeds = ", ".join(map(str, comparison.seeds))
     caveat = ""

@@ -60,7 +60,8 @@ def select_attention(
 ) -> list[AttentionMap]:
     """Return the attention maps of an inspection with this kind (encoder, decoder, cross) and layer number, from 1.
 
-    None selects all kinds or layers. With `head`, from 1, the maps are reduced to that head.
+    None selects all kinds or layers. With `head`, from 1, the maps are reduced to that head; None keeps all heads. A
+    selection without maps, or a head that one of the selected layers lacks, is a UserError.
     """
     if not inspection.attention:
         raise UserError(
@@ -167,7 +168,8 @@ def _token_table(
 ) -> str:
     """Return an SVG table of tokens with their probabilities: a row for each target position of an inspection.
 
-    A cell with the token that the translation has at this position is framed. All sizes and coordinates are in pixels.
+    A cell with the token that the translation has at this position is framed; labels are cut to 24 characters. All
+    sizes and coordinates are in pixels.
     """
     note = _sentence(inspection)
     labels = [f"{step.token}  {100 * step.probability:.0f} %" for step in inspection.steps]
@@ -283,8 +285,9 @@ def _tree_legend(y: float) -> Markup:
 def positions_figure(positions: PositionEncoding) -> str:
     """Return a position encoding as SVG color maps: vectors and their cosine similarity, or the bias of each head.
 
-    `encoding` (P D), `similarity` (P P) and `bias` (H P P) are those of P positions, or of P distances for relative
-    keys. Of large maps, only every n-th row and column is drawn. All sizes and coordinates are in pixels.
+    `encoding` (P × width), `similarity` (P × P) and `bias` (heads × P × P) are those of P positions, or of P distances
+    if there is a vector for each distance ("relative_keys"). Of maps with more than MAX_MAP_CELLS rows or columns, only
+    every n-th is drawn, and only the biases of the first MAX_BIAS_HEADS heads. All sizes and coordinates are in pixels.
     """
     maps: list[tuple[str, Tensor]] = []
     if positions.encoding is not None and positions.similarity is not None:
@@ -316,7 +319,7 @@ def gradients_figure(measured: Sequence[GradientReach], component: str) -> str:
     """Return an SVG line chart of gradient norms by the distance of two tokens, with a curve for each measured system.
 
     Norms are relative to that at the smallest distance. `component` selects the curves: "encoder", "source" or
-    "target".
+    "target". Systems without this component have no curve; if none has it, that is a UserError.
     """
     series: dict[str, list[tuple[float, float]]] = {}
     systems = [reach.system for reach in measured]

@@ -87,7 +87,8 @@ def measure_gradient_reach(
 
     For target position t, the gradient of log p(y_t) by the embeddings of all source and earlier target tokens is
     computed by teacher forcing; its norms, divided by their sum, are averaged by their distance from t. For the
-    encoder, it is the gradient of its states by the source embeddings.
+    encoder, it is the gradient of its states by the source embeddings. Models without a decoder, and those that read
+    feature vectors (images, speech), are a UserError.
 
     Args:
         sources: source sentences; None for a language model.
@@ -110,7 +111,8 @@ def measure_gradient_reach(
             f"{run.folder} reads feature vectors, but gradients are measured for tokens: name a run that reads text"
         )
     source, source_lengths = run.pad_batch([[] for _ in targets] if sources is None else run.encode_sources(sources))
-    # the token before the first one that is predicted: a text without source may begin with other special tokens
+    # the token before the first one that is predicted, usually BOS; the special tokens that a language model reads
+    # before its text, if there are any, are stored as `source_prefix`
     first_input = framing.source_prefix[-1] if sources is None and framing.source_prefix else framing.bos
     labels = [[*ids, framing.eos] for ids in encode_targets(run, targets, has_source=sources is not None)]
     target, lengths = run.pad_batch([[first_input, *ids[:-1]] for ids in labels])
@@ -157,7 +159,7 @@ def _measure_encoder(
     direction = direction / direction.norm()
     positions = torch.arange(states.shape[1], device=states.device)
     for i in evenly_spaced(range(states.shape[1]), max_positions):
-        present = lengths > i
+        present = lengths > i  # B: sources that have a position i
         gradient = torch.autograd.grad((states[present, i] @ direction).sum(), embedded, retain_graph=True)[0]
         mask = present[:, None] & (positions < lengths[:, None])
         norms.add((positions - i).abs(), at_least_float32(gradient).norm(dim=-1), mask)

@@ -57,7 +57,7 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     """Return how each position module of a model encodes the first `count` positions.
 
     Modules with equal encodings, such as those of all layers, are merged into one entry. Modules that encode nothing
-    are omitted.
+    are omitted. A `count` below 2 is a UserError.
     """
     if count < 2:
         raise UserError(
@@ -89,6 +89,8 @@ def _encoding(module: Position, path: str, layer: str, count: int) -> PositionEn
     Args:
         path: path of the module in the model.
         layer: name of its layer for readers, such as “encoder layer 2”.
+
+    Shapes: P positions (at most `count`, and at most the module's maximum length), H heads, E width of a head.
     """
     name = type(module).__name__.removesuffix("Position")
     device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))

@@ -134,6 +134,7 @@ def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
     valid = [record for record in metrics if record["kind"] == "valid"]
     if averaged or not valid:
         return averaged[-1] if averaged else None
+    # `best_step` is that of the best checkpoint
     selected = [record for record in valid if record["step"] == _progress(run, metrics).get("best_step")]
     return selected[-1] if selected else min(valid, key=lambda record: record["loss"])
 
@@ -244,8 +245,9 @@ def _expert_charts(metrics: list[Record], curves: dict[str, Points]) -> dict[str
     """Return two SVG charts of how evenly tokens are distributed over the experts of a mixture of experts.
 
     `expert_balance` is the coefficient of variation of load (number of tokens) and importance (sum of gates) during
-    training, from `curves`. `expert_load` is the load of each expert at the last validation, with a curve for each
-    layer, from `metrics`, whose key "expert_load" maps the path of a layer to the share of tokens of each expert.
+    training, from `curves`. `expert_load` is the load of each expert at the last validation, largest first, with a
+    curve for each layer, from `metrics`: the key "expert_load" of the last record that has one maps the path of a layer
+    to the share of tokens of each expert.
     """
     balance = {"load": curves["expert load"], "importance": curves["expert importance"]}
     last_load = [record["expert_load"] for record in metrics if "expert_load" in record][-1]
@@ -264,6 +266,7 @@ def _translation_changes(sample_by_step: dict[int, ValidationSample]) -> list[tu
     """Return pairs (training step, sample) of the validations at which the translation of a sentence changed.
 
     `sample_by_step` has the sample (source, reference, translation) of that sentence at every validation, in order.
+    The first validation is always included.
     """
     changes: list[tuple[int, ValidationSample]] = []
     previous = None
@@ -277,7 +280,7 @@ def _translation_changes(sample_by_step: dict[int, ValidationSample]) -> list[tu
 def _attention(run: Run, samples: Sequence[ValidationSample]) -> str | list[tuple[str, str, str]]:
     """Return (SVG heatmap of cross-attention between words, source, translation) for a few short samples.
 
-    If there are none, the result is a sentence that says why.
+    The run translates their sources again. If there are no heatmaps, the result is a sentence that says why.
     """
     if run.model.source_features is not None:
         return "The source consists of feature vectors, which cannot be shown as words."
@@ -293,7 +296,7 @@ def _attention(run: Run, samples: Sequence[ValidationSample]) -> str | list[tupl
 
 
 def _short_sources(samples: Sequence[ValidationSample]) -> list[str]:
-    """Return up to MAX_ATTENTION_FIGURES sources of 4 to 10 words, or, without such sources, the shortest ones."""
+    """Return the first MAX_ATTENTION_FIGURES sources of 4 to 10 words; without any, the shortest of up to 25 words."""
     lengths = {sample.source: len(split_words(sample.source)) for sample in samples}
     medium = [source for source, length in lengths.items() if 4 <= length <= 10]
     short = sorted((source for source, length in lengths.items() if 0 < length <= 25), key=lengths.__getitem__)
@@ -304,7 +307,7 @@ def _length_rows(preflight: Record) -> list[list[str]]:
     """Return the rows of the table of sentence lengths: label, mean, median, 95th percentile, maximum and total.
 
     `preflight` is the content of preflight.json, the check of the data before training. Rows are the words, characters
-    and tokens of source and target; feature vectors have no words and characters.
+    and tokens of source and target; feature vectors have no words and characters, and text alone has no target.
     """
     return [
         [f"{column} {unit}", f"{stats['mean']:.1f}", *(f"{stats[key]:,}" for key in ("median", "p95", "max", "total"))]

@@ -36,6 +36,7 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
     Saliency is the norm of ∂ log p(y_t) / ∂e, where e is the embedding of a source token or of an earlier target token,
     divided by the sum of these norms over all such tokens. The translation is fed by teacher forcing; `framing` has the
     special token ids, and `embedding_leaves` collects the embeddings of source and target as leaves for autograd.
+    A model that does not translate text into text, and an empty source, are a UserError.
     """
     model, framing, tokenizer = run.model, run.framing, run.target_tokenizer
     if not model.can_generate or model.source_features is not None:  # feature vectors of images or speech
@@ -49,7 +50,8 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
             "another sentence"
         )
     source_ids = list(run.encode_sources([source])[0])
-    labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]  # the tokens that are predicted
+    # the tokens that are predicted; `forced_bos` are those, such as a language code, that every translation begins with
+    labels = [*framing.forced_bos, *tokenizer.encode(translation), framing.eos]
     inputs = [framing.bos, *labels[:-1]]  # the tokens that the decoder reads
     (source_batch, source_lengths), (target_batch, lengths) = run.pad_batch([source_ids]), run.pad_batch([inputs])
     source_layout, target_layout = (

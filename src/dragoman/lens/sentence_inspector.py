@@ -55,12 +55,14 @@ def inspect_sentence(
 ) -> Inspection:
     """Run a model on one sentence and return what it computes: attention, token probabilities, logit lens, beam.
 
-    Without target, search and prefix, a language model scores `source` itself. An encoder-only model labels it.
+    Without target, search and prefix, a language model scores `source` itself. An encoder-only model labels it, and
+    accepts none of the three. A target excludes search and prefix. An empty source is a UserError.
 
     Args:
-        target: the translation to inspect; by default the best one that the search finds.
-        search: search configuration; by default that of the run.
+        target: the translation to inspect; None: the best one that the search finds.
+        search: search configuration; None: that of the run.
         prefix: text or token ids that the translation begins with; if the last id is EOS, it is the whole translation.
+            None: no prefix.
         alternatives: number of most probable tokens to list at each position.
         recorded: result of `recorded_search` (best hypothesis and beam tree), if the search has been done already.
     """
@@ -123,7 +125,8 @@ def inspect_sentence(
 def without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
     """Return the token ids of a target prefix without `forced_bos`, the tokens that every translation begins with.
 
-    A token that the model never generates is a UserError; EOS may be the last token.
+    A token that the model never generates, and EOS before the last position, are a UserError. `framing` has the ids of
+    the special tokens around a text; `suppressed` are tokens that no search generates, such as padding.
     """
     framing, forced_bos = run.framing, tuple(run.framing.forced_bos)
     starts_with_forced = tuple(prefix[: len(forced_bos)]) == forced_bos
@@ -158,10 +161,11 @@ class SentenceInspector:
             source_ids: token ids of `source` with special tokens.
             target_ids: token ids of the translation without BOS and EOS, but with `forced_bos`, the tokens that every
                 translation begins with.
-            finished: whether EOS follows; False for a translation that was truncated at the length limit.
+            finished: whether EOS follows; False for a translation that was truncated at the length limit. Without EOS,
+                an empty translation is a UserError.
         """
-        run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
-        label_ids = [*target_ids, framing.eos] if finished else target_ids
+        run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer  # framing: special token ids
+        label_ids = [*target_ids, framing.eos] if finished else target_ids  # the tokens that are predicted
         if not label_ids:
             raise UserError(
                 "there is nothing to inspect, because the translation of the sentence is empty: give another sentence"
@@ -174,14 +178,14 @@ class SentenceInspector:
         source_text = self._source_text(source, source_ids, cross)
         target_text = _tokenized_text(tokenizer, label_ids, tokenizer.decode(target_ids))
         inputs = tokenizer.tokens(input_ids)
-        labels: AttentionLabels = {
+        labels: AttentionLabels = {  # of rows (queries) and columns (keys)
             "encoder": (source_text.tokens, source_text.tokens),
             "decoder": (target_text.tokens, inputs),
             "cross": (target_text.tokens, source_text.tokens),
         }
         if run.model.is_decoder_only:  # source and target are one sequence
             read_tokens = (*source_text.tokens, *inputs)
-            labels = {"decoder": (self._query_labels(read_tokens, target_text.tokens[-1]), read_tokens)}
+            labels = {"decoder": (self._query_labels(read_tokens, last_prediction=target_text.tokens[-1]), read_tokens)}
         inspection = self._inspection(forward, label_ids, labels)
         num_forced = len(framing.forced_bos)  # first tokens, which are not scored: their probability in a search is 1
         inspection = replace(inspection, score=sum(step.log_probability for step in inspection.steps[num_forced:]))
@@ -193,13 +197,17 @@ class SentenceInspector:
     def inspect_text(self, text: str) -> Inspection:
         """Inspect how a language model scores a text, which is the target of the inspection; there is no source."""
         framing, tokenizer = self.run.framing, self.run.target_tokenizer
-        first_ids = framing.source_prefix or (framing.bos,)  # special tokens before the text
+        # a language model stores the special tokens before its text as `source_prefix`; without any, it begins with BOS
+        first_ids = framing.source_prefix or (framing.bos,)
         ids = [*first_ids, *tokenizer.encode(text), framing.eos]
         no_source, inputs = self.run.pad_batch([[]]), self.run.pad_batch([ids[:-1]])
         forward = record_forward(self.run.model, *no_source, *inputs)
         target = _tokenized_text(tokenizer, ids[1:], text)
         read_tokens = tokenizer.tokens(ids[:-1])
-        labels: AttentionLabels = {"decoder": (self._query_labels(read_tokens, target.tokens[-1]), read_tokens)}
+        # a query is labeled with the token that is predicted there, at the last one EOS; keys with the tokens read
+        labels: AttentionLabels = {
+            "decoder": (self._query_labels(read_tokens, last_prediction=target.tokens[-1]), read_tokens)
+        }
         inspection = self._inspection(forward, ids[1:], labels)
         # the first predictions are special tokens, which every text begins with, and are not scored
         score = sum(step.log_probability for step in inspection.steps[len(first_ids) - 1 :])
@@ -243,12 +251,13 @@ class SentenceInspector:
 
         Args:
             label_ids: the token (or label) at each output position whose probability is returned.
-            labels: row labels (queries) and column labels (keys) of the attention maps, by kind of attention.
+            labels: row labels (queries) and column labels (keys) of the attention maps, by kind of attention: "encoder"
+                and "decoder" (self-attention of that stack of layers) or "cross".
         """
-        token_name = prediction_name(self.run)
-        steps = token_predictions(forward.logits, label_ids, token_name, self.max_alternatives)
+        name_of_id = prediction_name(self.run)  # function: token id or label id → its text
+        steps = token_predictions(forward.logits, label_ids, name_of_id, self.max_alternatives)
         layers = (
-            LayerPrediction(name, token_predictions(logits, label_ids, token_name, self.max_alternatives))
+            LayerPrediction(name, token_predictions(logits, label_ids, name_of_id, self.max_alternatives))
             for name, logits in forward.layer_logits.items()
         )
         return Inspection(
@@ -263,7 +272,7 @@ class SentenceInspector:
                 for path, gates in forward.expert_gates.items()
                 for _, tokens in [labels[stack_of(path)]]  # the column labels: the tokens that the layer read
             ),
-            generation_probs=forward.generation_probs,
+            generation_probs=forward.generation_probs,  # to generate the token, not to copy it (pointer–generator)
         )
 
     def _attention_maps(self, recorded: dict[str, Tensor], labels: AttentionLabels) -> tuple[AttentionMap, ...]:
@@ -408,9 +417,10 @@ def record_forward(
     def logits_after(states: Tensor) -> Tensor:
         """Return the logits (T V) if the output layer is applied to the states after a layer, (1, T, D).
 
-        The states of a decoder-only model begin with those of the source, which predict nothing.
+        The states of a decoder-only model begin with those of the source, which predict nothing and are left out.
         """
         outputs = model.layer_features(states[:, -num_outputs:], source, source_layout, target, target_layout)
+        # the other results of the pass, such as attention weights for copying, are those of the last layer
         return at_least_float32(model.label_logits(features.with_output(outputs))[0])
 
     return RecordedForward(

@@ -90,6 +90,7 @@ def svg_to_png(figure_svg: str, dark: bool = False) -> bytes:
     """Return a figure (the SVG source that `figure` returns) as a PNG image, with the light or the dark colors.
 
     INK and PAPER are the colors of text and background, each a pair: light, dark. PNG_SCALE: PNG pixels per SVG pixel.
+    The optional package resvg_py is needed; without it, a UserError is raised.
     """
     try:
         import resvg_py

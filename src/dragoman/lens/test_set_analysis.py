@@ -83,6 +83,7 @@ class TestSetAnalyzer:
         self.run, self.sources = run, list(sources)
         # normalized (Unicode form, case) as the text on which the run was trained
         self.references = [normalize_text(run, text) for text in references]
+        # name of the sacreBLEU tokenizer that suits the script of the references, such as "13a" or "zh"
         self.tokenizer = evaluation.choose_bleu_tokenizer(self.references).tokenizer
         # effective order: a sentence of fewer than four words has no 4-grams
         self.sentence_bleu = BLEU(effective_order=True, tokenize=self.tokenizer)
@@ -110,7 +111,8 @@ class TestSetAnalyzer:
     def _translate(self, chunk: Sequence[int]) -> list[TranslatedPair]:
         """Translate the sentences with the indices `chunk`, and score and align their references where possible.
 
-        References of an ensemble, empty ones and those beyond the model's maximum length have no score and alignment.
+        Score and alignment of a reference are None for ensembles, for empty sources and references, and for pairs
+        beyond the model's maximum length; alignments also for models without cross-attention.
         """
         run, sources = self.run, [self.sources[n] for n in chunk]
         references = [self.references[n] for n in chunk]

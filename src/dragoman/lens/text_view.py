@@ -35,7 +35,7 @@ def alignment_lines(source: str, target: str, links: Iterable[Link], width: int 
     """Return lines with the source, then columns: each target word, its aligned source words and their numbers.
 
     `links` are pairs (index of a source word, index of a target word), from 0; the numbers that are shown begin at 1.
-    Columns that exceed `width` terminal cells are wrapped.
+    Columns that exceed `width` terminal cells are wrapped. Without links, only source and target are shown.
 
     source     I have seen the dog.
     target     Ich  habe  den  Hund  gesehen.
@@ -86,7 +86,8 @@ def column_lines(
     """Return the lines of a table of texts: for each row its label and its cells, padded to aligned columns.
 
     Columns that do not fit into `width` terminal cells follow below, after an empty line and with the labels again.
-    The column of labels has at least `min_label_width` terminal cells. Texts are cut to MAX_WORD_CELLS cells.
+    The column of labels has at least `min_label_width` terminal cells. Texts are cut to MAX_WORD_CELLS cells. A column
+    that is wider than `width` has lines of its own.
     """
     labels = [shorten(label, MAX_WORD_CELLS) for label in labels]
     label_width = max(min_label_width, *(cell_len(label) + 2 for label in labels))
@@ -96,6 +97,7 @@ def column_lines(
     begin = 0
     while begin < len(widths):  # columns begin … end − 1 fit side by side
         end = begin + 1
+        # − 2: the last column needs no spaces after it
         while end < len(widths) and label_width + sum(widths[begin : end + 1]) - 2 <= width:
             end += 1
         if begin > 0:
@@ -211,8 +213,8 @@ def walk_lines(walk: Walk) -> list[str]:
     """Return lines that show the intermediate results of one prediction, in the order of the forward pass.
 
     Each step has its name, formula, explanation and first numbers, below the name of its layer (`place`). The values
-    of a step are a vector, a number for each attended token (then `key_labels` are these tokens), or a matrix. The last
-    lines are the most probable next tokens.
+    of a step are a vector, a number for each attended token (then `key_labels` are these tokens), or a matrix; at most
+    MAX_WALK_NUMBERS of a vector or matrix are shown. The last lines are the most probable next tokens (`candidates`).
     """
     lines = [f"{' '.join(walk.inputs)} → ?   (head {walk.head} of {walk.num_heads})"]  # tokens that the decoder read
     place = ""
@@ -286,15 +288,17 @@ def _outcome(node: BeamNode) -> str:
 def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
     """Return lines that describe position encodings: the mechanism, and cosine similarities or biases by distance.
 
-    `labels` has one label per position (P of them), `similarity` (P P) is the cosine of the vectors of two positions,
-    and `bias` (H P P) is added to attention scores. Distances are measured from the position in the middle.
+    Of each encoding, `labels` has P labels: positions, or distances if there is a vector for each distance ("relative
+    keys"). `similarity` (P × P) is the cosine of two vectors, and `bias` (heads × P × P) is added to attention scores.
+    Both are shown by distance from the label in the middle.
     """
     if not encodings:
         return ["this system has no position encodings: recurrence or convolution encode the order, if anything does"]
     lines = []
     for encoding in encodings:
+        # `modules_label`: the layers that use it, such as “encoder, and 5 more with equal values”
         lines.append(f"{encoding.name}: {MECHANISM_LABELS[encoding.mechanism]}  ({encoding.modules_label})")
-        count = len(encoding.labels)  # of positions, or of distances for relative keys
+        count = len(encoding.labels)  # P
         middle = count // 2
         if encoding.similarity is not None:
             row = encoding.similarity[middle].tolist()
@@ -313,11 +317,11 @@ def gradient_lines(reach: GradientReach) -> list[str]:
     """Return lines with bars: mean gradient norms by the distance of two tokens, relative to the smallest distance.
 
     `reach.curves` has a curve for each of "encoder", "source" and "target" that the model has; `point.relative` is the
-    norm at `point.distance` divided by that at the smallest distance.
+    norm at `point.distance` divided by that at the smallest distance. Of long curves only some points are shown.
     """
     lines = []
     for name, curve in reach.curves.items():
-        # the first distances, then every fourth, and the last
+        # the first eight distances, then every fourth, and the last
         points = [point for n, point in enumerate(curve) if n < 8 or n % 4 == 0 or n == len(curve) - 1]
         bars = _bars({str(point.distance): point.relative for point in points})
         lines += [f"{name}: by distance in tokens", *bars, ""]

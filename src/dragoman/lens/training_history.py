@@ -71,7 +71,7 @@ def history_checkpoints(run: Run, max_count: int | None = None) -> list[Checkpoi
     """Return the training step and the name of each checkpoint in a run folder, in the order of steps.
 
     If there are more than `max_count`, evenly spaced ones are selected; None returns all. `member_folders` are the run
-    folders of an ensemble, or the one folder of a single model.
+    folders of an ensemble, for which this is a UserError, or the one folder of a single model.
     """
     member_folders = run.member_folders
     if len(member_folders) > 1:
@@ -101,7 +101,7 @@ def inspect_checkpoint(
 
     The entry's `found` is None if the checkpoint generates no token at all.
     """
-    forced = run.lens(source, final)
+    forced = run.lens(source, final)  # inspects the given translation; without one, the translation that is found
     try:
         found = ForcedTranslation.from_inspection(run.lens(source, search=search))
     except UserError:  # the translation is empty, and there is nothing to inspect

@@ -77,6 +77,9 @@ def walk_through(
         position: index of the source token, from 0, whose encoder states are returned; for the decoder it is always the
             last token.
         head: number of the attention head, from 1, whose queries, keys, scores and weights are returned.
+
+    A missing or empty source, an id outside of the vocabulary, and a position or head that does not exist are a
+    UserError.
     """
     if source is None and not run.is_language_model:
         raise UserError(
@@ -97,7 +100,7 @@ def walk_through(
                 f"{tokenizer.vocab_size - 1}: remove it"
             )
     source_ids: Sequence[int] = [] if source is None else run.encode_sources([source])[0]
-    # special tokens before the target; a text without source may begin with others than BOS
+    # special tokens before the target: BOS, or those that a language model reads before its text (`source_prefix`)
     first_ids = run.framing.source_prefix if source is None and run.framing.source_prefix else (run.framing.bos,)
     input_ids = [*first_ids, *tokens] if run.model.can_generate else []
     source_labels = _source_labels(run, source, source_ids)
@@ -146,10 +149,10 @@ def _source_labels(run: Run, source: Source | None, source_ids: Sequence[int]) -
 
 def _candidates(run: Run, logits: Tensor, token_ids: Sequence[int]) -> list[TokenCandidate]:
     """Return the tokens (or other labels) of these ids with their logits and probabilities. Shape: logits (V)."""
-    name, log_p = prediction_name(run), logits.log_softmax(-1)
+    name_of_id, log_p = prediction_name(run), logits.log_softmax(-1)  # name_of_id: function from an id to its text
     return [
         TokenCandidate(
-            token=name(token_id),
+            token=name_of_id(token_id),
             token_id=token_id,
             logit=float(logits[token_id]),
             probability=float(log_p[token_id].exp()),
@@ -169,7 +172,8 @@ def _traced_forward(
     """
     source, source_lengths = run.pad_batch([source_ids])
     target, target_lengths = run.pad_batch([input_ids])
-    if not input_ids and source.dim() == 2:  # no target: an empty tensor (1 0) of the type of the token ids
+    # no target: an empty tensor (1 0) of the type of the token ids (a source of feature vectors has three axes)
+    if not input_ids and source.dim() == 2:
         target = source[:, :0]
     source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
     target_layout = SequenceLayout.padded(target.shape[1], target_lengths)

@@ -40,7 +40,7 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
 
     `prefix` has the token ids of the target so far. A word begins with one of the `count` most probable next tokens,
     and greedy search completes it and the translation. If EOS is among these tokens, an alternative with an empty word
-    is the translation that ends here.
+    is the translation that ends here. An empty source, and a prefix that contains EOS, are a UserError.
     """
     if is_empty(source):
         raise UserError(
@@ -53,7 +53,7 @@ def word_alternatives(run: Run, source: Source, prefix: Sequence[int], count: in
         raise UserError("the target prefix contains EOS, after which no word follows: remove EOS from the prefix")
     ids, lengths = run.pad_batch(run.encode_sources([source]))
     target_ids = torch.tensor([[run.framing.bos, *run.framing.forced_bos, *prefix]], device=run.device)
-    logits = run.logits(ids, target_ids)[0, -1].float()
+    logits = run.logits(ids, target_ids)[0, -1].float()  # of the next token: V
     logits[list(run.special_tokens.suppressed)] = -math.inf  # tokens that are never generated, such as padding
     probabilities = logits.softmax(-1)
     top_tokens = probabilities.topk(min(count, len(probabilities))).indices.tolist()

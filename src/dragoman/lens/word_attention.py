@@ -58,9 +58,10 @@ def merge_to_words(weights: Tensor, source_words: Sequence[int], target_words: S
 def word_labels(text: str, word_ids: Sequence[int]) -> list[str]:
     """Return the words of `text` that have tokens, each extended by the words after it that have none.
 
-    `word_ids` has for each token the index of its word in the text, −1 for tokens of no word.
+    `word_ids` has for each token the index of its word in the text, −1 for tokens of no word. Words without tokens
+    before the first one that has any are left out.
     """
-    spans = alignment_spans(text)
-    first_words = sorted(set(word_ids) - {-1})
-    last_words = [following - 1 for following in first_words[1:]] + [len(spans) - 1]
+    spans = alignment_spans(text)  # (begin, end) of each word, in characters
+    first_words = sorted(set(word_ids) - {-1})  # indices of the words that have tokens
+    last_words = [following - 1 for following in first_words[1:]] + [len(spans) - 1]  # inclusive
     return [text[spans[first][0] : spans[last][1]] for first, last in zip(first_words, last_words)]

@@ -61,7 +61,8 @@ model_to_dict = to_dict
 def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> ModelSpec:
     """Create the spec (description) of a model from JSON values, such as those of model.json.
 
-    `parts` are classes of parts that a user has defined, by name, in addition to those of this library.
+    `parts` are classes of parts that a user has defined, by name, in addition to those of this library; None: there are
+    none. A description of something other than a whole model raises a UserError.
     """
     model = from_dict(data, PARTS | MODELS | (parts or {}))
     if not isinstance(model, ModelSpec):

@@ -80,12 +80,18 @@ class DecoderOnlyModel(Model):
         return None if limit is None else max(1, 3 * limit // 4)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """Return the largest number of target tokens for each source, B: the positions it leaves; None if unlimited."""
+        """Return the largest number of target tokens for each source, B; None if unlimited.
+
+        Source and target share the positions of the model: these are the ones that a source of this length leaves.
+        """
         limit = position_limit(self.decoder)
         return None if limit is None else limit - source_lengths
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return for each pair how many tokens its row of a batch has: source and target, which form one sequence."""
+        """Return for each pair how many tokens its row of a batch has: the sum, because both form one sequence.
+
+        `source` and `target` are the numbers of their tokens.
+        """
         return source + target
 
     def forward_features(
@@ -100,7 +106,8 @@ class DecoderOnlyModel(Model):
 
         Source (ids B S; S may be 0) and target (ids B T) are padded, and have their lengths in the layouts. The source
         is the prefix of the sequence, which is visible from all positions if the attention mask supports it.
-        `recorder`, if given, collects attention weights.
+        `recorder`, if given, collects attention weights. Layouts without lengths, such as those of packed rows, raise a
+        ValueError, unless S is 0.
         """
         if not source.shape[1]:
             return self.forward_tokens(target, target_layout, recorder=recorder)
@@ -132,8 +139,8 @@ class DecoderOnlyModel(Model):
     ) -> DecodingStart:
         """Read the sources (ids B S, lengths B) once, and repeat the decoder state for the `beam` rows of each.
 
-        `max_length` target tokens fit into the state after the source. `first` is the first input token of all rows, or
-        of each source (B).
+        `max_length` target tokens fit into the state after the source, or fewer if the model has fewer positions.
+        `first` is the id of the first input token of all rows, or of each source (B).
         """
         batch, width = source.shape
         max_length = self.supported_length(width + max_length)  # of source and target together

@@ -87,7 +87,11 @@ class EncoderDecoderModel(Model):
     usage = TRANSLATE
 
     def __init__(self, spec: EncoderDecoder) -> None:
-        """Build embeddings, encoder, decoder and output layer of the spec, and initialize the weights."""
+        """Build embeddings, encoder, decoder and output layer of the spec, and initialize the weights.
+
+        `source_features`, the number of values per source vector, stays None if the source is tokens. Raises a
+        UserError if source and target shall share embeddings, but have vocabularies of different sizes.
+        """
         super().__init__()
         if spec.shared_embeddings and spec.input is None and spec.source_vocab_size != spec.target_vocab_size:
             raise UserError(
@@ -106,8 +110,9 @@ class EncoderDecoderModel(Model):
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = spec.embedding.build_embedding(spec.source_vocab_size, spec.dim)
-        # lengthens the source, if the spec says so, and marks feature symbols in front of it, if there are any
+        # appends a learned vector to the embedded source until it has the length expected of the target; None: does not
         self.source_extension = spec.source_extension.build(spec.dim) if spec.source_extension else None
+        # adds one learned vector to feature symbols, such as PST, in front of a source, and another to its tokens
         self.feature_marking = None
         source_table, _ = self.embedding_tables  # None if the source is feature vectors
         if spec.feature_marking is not None and source_table is not None:
@@ -117,7 +122,10 @@ class EncoderDecoderModel(Model):
         assign_paths(self)  # tells each layer its name in the model
 
     def build_output(self) -> OutputLayer:
-        """Create the output layer of the spec, tied to the target embedding if the spec says so."""
+        """Create the output layer of the spec, tied to the target embedding if the spec says so.
+
+        With `copying`, it can also copy tokens of the source; a source of images or sound then raises a UserError.
+        """
         spec = self.spec
         options: dict[str, Any] = {
             "dim": spec.dim,
@@ -162,7 +170,8 @@ class EncoderDecoderModel(Model):
         limit = position_limit(self.encoder)
         if limit is None:
             return None
-        num_reserved = 0 if self.feature_marking is None else 1  # position 0
+        num_reserved = 0 if self.feature_marking is None else 1  # position 0 is that of all feature symbols
+        # stride: tokens or frames that the embedding combines to one position
         return limit * self.source_embedding.stride - num_reserved
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
@@ -171,9 +180,10 @@ class EncoderDecoderModel(Model):
         return None if limit is None else torch.full_like(source_lengths, limit)
 
     def encode(self, source: Tensor, layout: SequenceLayout, recorder: Recorder | None = None) -> Memory:
-        """Encode a source of tokens (ids B S) or of feature vectors (B S F); the result holds the output, B S D.
+        """Encode a source of tokens (ids B S) or of vectors of F features (B S F); the result holds the output, B S D.
 
-        The layout holds their positions and lengths; `recorder`, if given, collects attention weights.
+        The layout holds their positions and lengths; `recorder`, if given, collects attention weights. If the spec says
+        so, feature symbols in front of the tokens are marked by an added vector, and the source is lengthened.
         """
         x, encoded_layout = self.source_embedding.embed_source(source, layout)
         if self.feature_marking is not None:
@@ -181,7 +191,7 @@ class EncoderDecoderModel(Model):
         if self.source_extension is not None:
             x, encoded_layout = self.source_extension(x, encoded_layout)
         encoded = self.encoder(x, Context(encoded_layout, recorder=recorder))
-        # B S: target token as which each source token can be copied; None: this model does not copy
+        # B S: id of the target token as which each source token can be copied, −1 for none; None: model does not copy
         copied_tokens = self.output.copied_tokens(source, layout, width=encoded.output.shape[1])
         return Memory(
             states=encoded.output,
@@ -244,8 +254,8 @@ class EncoderDecoderModel(Model):
     ) -> DecodingStart:
         """Encode the sources (ids B S, lengths B), and create an empty decoder state with `beam` rows per source.
 
-        `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
-        (B).
+        `max_length` target tokens fit into the state, or fewer if the decoder has fewer positions. `first` is the id of
+        the first input token of all rows, or of each source (B).
         """
         memory = self.encode(source, SequenceLayout.padded(source.shape[1], lengths))
         for layer in self.memory_layers:  # computed once, not in every step
@@ -261,6 +271,6 @@ class EncoderDecoderModel(Model):
         encoded_length = -(-work.source // self.source_embedding.stride)  # ⌈S / stride⌉: the embedding may shorten it
         if self.spec.source_extension is not None:
             encoded_length = self.spec.source_extension.extended_length(encoded_length)
-        work = replace(work, source=encoded_length)
+        work = replace(work, source=encoded_length)  # from here on, source positions as the encoder returns them
         encoder = module_flops(self.encoder, work.with_tokens(work.source))
         return embedding + encoder + module_flops(self.decoder, work) + module_flops(self.output, work)

@@ -56,7 +56,8 @@ class EncoderOnly(ModelSpec):
         """Return the spec of a tagger or classifier: the same encoder, with a new output layer for `num_labels` labels.
 
         The labels are those of words, W h, or, with `of_sequence`, of the whole sequence, W tanh(W' h_1) (Devlin et al.
-        2019, §4.1). A spec that is already that of a classifier keeps its layer before W (`transform`).
+        2019, §4.1), h_1 being the state of the first token. A spec that is already that of a classifier keeps its layer
+        before W (`transform`). Labels of BERT's pooler (`pooled_labels`) are left out.
         """
         if not of_sequence:
             transform = None
@@ -119,7 +120,7 @@ class EncoderModel(Model):
 
     @property
     def label_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names of a discriminator's labels; other labels are named by the target tokenizer."""
+        """The names of the labels of a discriminator, which has a single output; empty if the tokenizer has them."""
         return ("replaced", "original") if self.vocab_size == 1 else ()
 
     def label_logits(self, features: MixerOutput) -> Tensor:
@@ -148,7 +149,10 @@ class EncoderModel(Model):
         return self.main_encoder.source_embedding, None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """Return for each pair how many tokens its row of a batch has: those of the source, as no target is read."""
+        """Return for each pair how many tokens its row of a batch has: `source`, because no target is read.
+
+        `source` and `target` are the numbers of their tokens.
+        """
         return source
 
     def forward_features(
@@ -199,7 +203,8 @@ class EncoderOnlyModel(EncoderModel):
         """Build embeddings, encoder and output layer of the spec, and initialize the weights.
 
         The outputs are `num_labels` labels or, if it is None, the vocabulary; with 0, hidden states are returned.
-        `source_embedding` is an embedding table shared with another network, instead of a new one.
+        `source_embedding` is an embedding table shared with another network; None: a new one. `types` embeds BERT's
+        segments (None: there are none), `pooler` computes labels of the whole sequence (None: there are none).
         """
         super().__init__()
         self.spec: EncoderOnly = spec
@@ -208,7 +213,7 @@ class EncoderOnlyModel(EncoderModel):
         predicts_tokens = spec.num_labels is None
         if predicts_tokens:
             self.usage = FILL  # the command that uses the model
-        elif spec.num_labels:
+        elif spec.num_labels:  # with 0 labels, no command uses the hidden states
             self.usage = CLASSIFY if spec.one_label_per_sequence else TAG
         outputs = spec.vocab_size if spec.num_labels is None else spec.num_labels
         self.vocab_size = outputs or spec.dim  # width of the output: tokens, labels or hidden states
@@ -221,7 +226,7 @@ class EncoderOnlyModel(EncoderModel):
         if outputs:
             tied = source_embedding if spec.tied_embeddings and predicts_tokens else None
             self.output = OutputLayer(outputs, spec.dim, tied=tied, bias=spec.output_bias, transform=spec.transform)
-        self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
+        self.pooler = Pooler(spec.dim, labels=spec.pooled_labels) if spec.pooled_labels else None
         spec.initialization.apply(self)
         assign_paths(self)  # tells each layer its name in the model
 
@@ -263,7 +268,8 @@ class ReplacedTokensModel(EncoderModel):
     def __init__(self, spec: ReplacedTokens) -> None:
         """Build both encoders; the generator shares the discriminator's embeddings if the spec says so.
 
-        The output layer is that of the discriminator, which tells for each token whether it was replaced.
+        The output layer is that of the discriminator, which tells for each token whether it was replaced. Shared
+        embeddings of different widths raise a UserError.
         """
         super().__init__()
         self.spec: ReplacedTokens = spec
@@ -309,5 +315,6 @@ class ReplacedTokensModel(EncoderModel):
 
     def training_flops(self, work: Workload) -> int:
         """FLOPs of a training step over `work.source` tokens: forward and backward pass of both encoders."""
+        # `flops` of this model are those of the discriminator alone; the generator may have another width
         generator_flops = self.generator.flops(replace(work, width=self.spec.generator.dim))
         return 3 * (self.flops(work) + generator_flops)  # one forward pass, and a backward pass that costs two

@@ -37,7 +37,8 @@ class HardAttentionModel(EncoderDecoderModel):
     def build_output(self) -> LogProbabilityOutput:
         """Create the layer `alignment`, which computes log-probabilities of tokens from the decoder's states.
 
-        So the output layer, which is returned, returns its input.
+        So the output layer, which this method returns, only has to pass them on: it returns its input. The tokens'
+        embedding table is that of the target if the spec ties them.
         """
         spec = self.spec
         tied = self.target_embedding if spec.tied_embeddings else None
@@ -78,14 +79,15 @@ class HardAttentionModel(EncoderDecoderModel):
         log_p, _ = self.alignment.log_probabilities(states, target, context)
         return log_p
 
-    @torch.inference_mode(False)  # because posteriors are derivatives
-    @torch.no_grad()
+    @torch.inference_mode(False)  # posteriors are derivatives, which inference mode excludes
+    @torch.no_grad()  # the alignment enables gradients for the part that needs them
     def posterior_alignment(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
     ) -> Tensor:
         """Return p(a_t | y, x), the distribution over the source positions that each target token comes from: B T S.
 
-        Step t is about the token after `target[:, t]`. Sources (B S) and targets (B T) are padded.
+        Step t is about the token after `target[:, t]`. Sources (B S) and targets (B T) are padded ids; their numbers of
+        tokens are `source_lengths` and `target_lengths` (B).
         """
         pairs = (source, source_lengths, target, target_lengths)
         source, source_lengths, target, target_lengths = (tensor.clone() for tensor in pairs)  # no inference tensors
@@ -125,9 +127,10 @@ class HardAttentionModel(EncoderDecoderModel):
         return {"decoder": decoder_state, "alignment": self.alignment.reorder_state(state["alignment"], rows)}
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return the state of `rows` hypotheses for up to `max_length` target positions, and the number of positions.
+        """Return a copy of the state with room for `max_length` target positions, and the number of positions it holds.
 
-        The state of the alignment stays: its size depends on the source only.
+        The number is smaller if the decoder supports fewer positions; `rows` is the number of hypotheses in the state.
+        The alignment's part stays as it is: its size depends on the source only.
         """
         decoder_state, max_length = super().grow_state(state["decoder"], rows, max_length)
         return state | {"decoder": decoder_state}, max_length
@@ -142,6 +145,7 @@ class HardAttentionModel(EncoderDecoderModel):
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
         """Return a model that generates only `tokens` (N), under new ids 0 … N−1; it shares the other modules."""
         model = super().restrict_vocabulary(tokens)
+        # the copy has its own dict of modules, so that this model keeps its alignment
         model._modules["alignment"] = self.alignment.restrict_vocabulary(tokens)
         return model
 

@@ -68,7 +68,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
         """Return the largest number of target tokens for each source, B; None if unlimited.
 
-        These are the positions that the source and one mask leave.
+        These are the positions that the source (`source_lengths`, B) and one mask after the last token leave.
         """
         limit = super().max_target_length(source_lengths)
         return None if limit is None else limit - self.positions_after_target
@@ -95,6 +95,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
         lengths = layout.lengths if layout.lengths is not None else torch.full_like(first_type, tokens.shape[1])
         # a prefix is visible from all positions: the whole row if the mask is bidirectional, otherwise the source
         num_source_tokens = (token_types == SOURCE_SEGMENT).sum(1)  # 0 in left-to-right rows
+        # FIRST_SEGMENT and SECOND_SEGMENT, the smallest numbers, are bidirectional
         prefix_lengths = torch.where(first_type <= SECOND_SEGMENT, lengths, num_source_tokens)
         prefix_lengths = torch.where(first_type == RIGHT_TO_LEFT, -1, prefix_lengths)  # −1 stands for that mask
         context = Context(layout, prefix_lengths=prefix_lengths, recorder=recorder)
@@ -105,11 +106,13 @@ class MaskedDecoderModel(DecoderOnlyModel):
     ) -> MixerOutput:
         """Read each source (ids B S) and its target (ids B T), in which some tokens are masks, as one sequence.
 
-        Returns the input of the output layer at the target positions, B T D. Sources and targets are padded.
+        Returns the input of the output layer at the target positions, B T D. Sources and targets are padded; their
+        numbers of tokens are `source_lengths` and `target_lengths` (B). All positions see the source.
         """
         tokens, positions = join(source, source_lengths, target)  # B S+T and B T
         columns = torch.arange(tokens.shape[1], device=tokens.device)
-        types = torch.where(columns < source_lengths[:, None], SOURCE_SEGMENT, TARGET_SEGMENT)  # B S+T
+        # B S+T: the segment of each token, which has an embedding
+        types = torch.where(columns < source_lengths[:, None], SOURCE_SEGMENT, TARGET_SEGMENT)
         layout = SequenceLayout.padded(tokens.shape[1], source_lengths + target_lengths)
         context = Context(layout, prefix_lengths=source_lengths)
         return select_positions(self.decoder(self.embed(tokens, types), context), positions)
@@ -126,7 +129,8 @@ class MaskedDecoderModel(DecoderOnlyModel):
 
         Returns the input of the output layer at the masks, B T D. Source (ids B S; S may be 0) and target (ids B T) are
         padded, with lengths in their layouts. The masks come last, but have the positions of the tokens that they stand
-        for. `recorder`, if given, collects the attention of the tokens; that of the masks is left out.
+        for. `recorder`, if given, collects the attention of the tokens; that of the masks is left out. Layouts without
+        lengths, such as those of packed rows, raise a ValueError.
         """
         if source_layout.lengths is None or target_layout.lengths is None:
             raise ValueError("packed sources and targets cannot be joined: join them before packing")
@@ -148,7 +152,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
             recorder=recorder,
         )
         features = self.decoder(self.embed(torch.cat((tokens, masks), 1), types), context)
-        for calls in (recorder or {}).values():  # of each layer the weights of its calls
+        for calls in (recorder or {}).values():  # of each layer the weights of its calls; the last one is this call
             calls[-1] = calls[-1][..., :width, :width]  # B H S+2T S+2T, without those of the masks
         return features.with_output(features.output[:, width:])
 
@@ -157,9 +161,11 @@ class MaskedDecoderModel(DecoderOnlyModel):
         return self.embed(source, SOURCE_SEGMENT)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return a copy of the state of `rows` hypotheses for up to `max_length` tokens, and the supported number.
+        """Return a larger copy of the state, with room for `max_length` tokens, and the number of tokens that it holds.
 
-        The state has one more position, for the mask after the last token.
+        This number is `max_length`, or less if the model supports fewer tokens; `rows` is the number of hypotheses in
+        the state. The copy has one position more (`positions_after_target`): a token is predicted at a mask after the
+        tokens before it.
         """
         max_length = self.supported_length(max_length)
         larger_state, _ = super().grow_state(state, rows, max_length + self.positions_after_target)
@@ -178,6 +184,7 @@ class MaskedDecoderModel(DecoderOnlyModel):
                 lengths = torch.full_like(target[:, 0], target.shape[1])
             no_source = SequenceLayout.padded(0, torch.zeros_like(lengths))
             layout = replace(context.layout, lengths=lengths)
+            # with an empty source, B 0
             features = self.forward_features(target[:, :0], no_source, target, layout, context.recorder)
             return self.output(features.output), None
         all_logits = []
@@ -221,7 +228,7 @@ class MaskPredictor(Model):
     can_generate = False
 
     def __init__(self, model: MaskedDecoderModel) -> None:
-        """Use the weights of a model."""
+        """Share the weights of `model`, which generates targets, to predict masked tokens of a source instead."""
         super().__init__()
         self._model = [model]  # in a list, so that torch does not register its weights a second time
 
@@ -237,7 +244,7 @@ class MaskPredictor(Model):
 
         `token_types` (B S) are segments, by default the first one. A target, as other models have, is not used.
         """
-        (model,) = self._model
+        (model,) = self._model  # a list of one
         types = torch.full_like(source, FIRST_SEGMENT) if token_types is None else token_types
         layout = SequenceLayout.padded(source.shape[1], source_lengths)
         return model.output(model.forward_segments(source, layout, types).output)

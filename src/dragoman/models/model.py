@@ -190,7 +190,7 @@ class Model(nn.Module):
         """Compute the logits of the tokens that follow target tokens: ids B T → logits B T V, and the new state.
 
         The context holds the tokens' layout (positions and lengths) and the encoded source. With a state, the tokens
-        continue the sequences that it has read; without one, they are whole sequences.
+        continue the sequences that it has read; without one, they are whole sequences, and no state is returned.
         """
         decoded = self.decoder(self.target_embedding(target), context, state)
         result = self.output.add_copy_probabilities(decoded, context)  # unchanged in models that do not copy
@@ -211,8 +211,8 @@ class Model(nn.Module):
     ) -> DecodingStart:
         """Encode the sources (ids B S, lengths B) and create the decoder state of a search, `beam` rows per source.
 
-        `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
-        (B).
+        `max_length` target tokens fit into the state. `first` is the id of the first input token of all rows, or of
+        each source (B). Models that generate text override this method; here it raises a UserError.
         """
         raise UserError("this model labels its source and cannot generate text: use a model with a decoder")
 
@@ -240,9 +240,10 @@ class Model(nn.Module):
         return self.decoder.reorder_state(state, rows)
 
     def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
-        """Return a copy of the decoder state of `rows` hypotheses for more positions, and the number of positions.
+        """Return a larger copy of the decoder state, and the number of positions for which it has room.
 
-        The number is `max_length`, or less if the model supports fewer positions.
+        The number is `max_length`, or less if the model supports fewer positions. `rows` is the number of hypotheses in
+        the state. Recurrent states, whose size does not depend on positions, are not copied.
         """
         max_length = min(max_length, position_limit(self.decoder) or max_length)  # None: no limit
         empty = self.decoder.init_state(rows, max_length, like=next(self.decoder.parameters()))
@@ -264,7 +265,8 @@ class Model(nn.Module):
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         """Return for each pair how many tokens its row of a batch has, which decides how many rows fit into the batch.
 
-        Source and target, of which these are the lengths, here have a row each: the longer one counts.
+        `source` and `target` are numbers of tokens. Here source and target have a row each, in a batch of sources and
+        one of targets: the longer one counts.
         """
         return np.maximum(source, target)
 
@@ -324,7 +326,8 @@ def _copy_recurrent(state: State, state_of_one: State) -> State:
 def _copy_into(larger: State, state: State) -> State:
     """Copy the tensors of a state into the beginning of those of `larger`, an empty state for more positions.
 
-    `larger` is changed in place, and returned.
+    `larger` is changed in place, gets the dtypes of `state`, and is returned. Tensors that have the same shape in both
+    are used without copying.
     """
     for name, value in state.items():
         if isinstance(value, dict):

@@ -17,8 +17,8 @@ class Usage:
     def hint(self, program: str, run: str, file: str = "", options: str = "") -> str:
         """Return a shell command that uses the trained model in the folder `run`, such as "echo … | dragoman fill".
 
-        `program` is the name of the command-line program; `options` follow the folder. The input is a `file` or, if it
-        is empty, an example of a line.
+        `program` is the name of the command-line program. The input is `file` or, if it is empty, a line of example
+        text from a pipe. `options` come last; empty: none.
         """
         command = " ".join(filter(None, (program, self.command, shlex.quote(run), file, options)))
         return command if file else f"echo {shlex.quote(self.example)} | {command}"

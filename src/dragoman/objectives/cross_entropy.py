@@ -40,7 +40,7 @@ def token_metrics(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
     for chunk, label in zip(x.split(chunk_size), labels.split(chunk_size)):
         log_p = at_least_float32(torch.nn.functional.linear(chunk, weight, bias)).log_softmax(-1)  # n V
         is_ignored = label == IGNORE_INDEX
-        label_log_p = log_p.gather(1, label.clamp(min=0)[:, None])[:, 0]
+        label_log_p = log_p.gather(1, label.clamp(min=0)[:, None])[:, 0]  # IGNORE_INDEX, which is negative, is no index
         nll = nll + (-label_log_p).masked_fill(is_ignored, 0.0).sum()
         smooth = smooth + (-log_p.mean(-1)).masked_fill(is_ignored, 0.0).sum()
         correct = correct + (log_p.argmax(-1) == label).to(log_p.dtype).masked_fill(is_ignored, 0.0).sum()
@@ -108,9 +108,9 @@ class FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the stored gradients of x, weight and bias, times that of the total; other arguments have none.
+        """Return the gradients of x, weight and bias that `forward` stored, times that of its first output, the loss.
 
-        The other outputs of `forward` are not differentiable.
+        The other arguments have no gradient, and the other outputs are not differentiable.
         """
         return (*_scale_gradients(ctx.saved_tensors, gradients[0]), None, None, None)
 
@@ -139,10 +139,10 @@ class RDropCrossEntropy(torch.autograd.Function):
         """Return the total loss, −Σ log p(label), −Σ mean log p and Σ of both divergences, and store the gradients.
 
         x (2N D) are inputs of the output layer from two passes over the same N tokens, one after the other; labels (2N)
-        equal to `IGNORE_INDEX` do not count. The mean of both KL divergences has the weight `alpha`. `chunk_size` rows
-        of x, n tokens of each pass, are processed at a time. With δ = log p₁ − log p₂, the divergences sum to
-        Σ (p₁ − p₂) δ; their gradient with respect to the logits of pass 1 (+) and 2 (−), `grad_divergence`, is
-        ±(p (δ − Σ p δ) + p₁ − p₂).
+        equal to `IGNORE_INDEX` do not count. The cross-entropy of a label is −(1 − ε) log p(label) − ε mean log p with
+        ε = `smoothing`; the mean of both KL divergences has the weight `alpha`. `chunk_size` rows of x, n tokens of
+        each pass, are processed at a time. With δ = log p₁ − log p₂, the divergences sum to Σ (p₁ − p₂) δ; their
+        gradient with respect to the logits of pass 1 (+) and 2 (−), `grad_divergence`, is ±(p (δ − Σ p δ) + p₁ − p₂).
         """
         half, vocab_size = len(x) // 2, len(weight)  # half: N
         cast_weight, passes = weight.to(x.dtype), x.unflatten(0, (2, half))  # passes: 2 N D
@@ -182,9 +182,9 @@ class RDropCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the stored gradients of x, weight and bias, times that of the total; the other arguments have none.
+        """Return the gradients of x, weight and bias that `forward` stored, times that of its first output, the loss.
 
-        The other outputs of `forward` are not differentiable.
+        The other arguments have no gradient, and the other outputs are not differentiable.
         """
         return (*_scale_gradients(ctx.saved_tensors, gradients[0]), None, None, None, None)
 
@@ -228,7 +228,8 @@ class TokenLogProbs(torch.autograd.Function):
         for start in range(0, len(x), ctx.chunk_size):
             chunk = slice(start, start + ctx.chunk_size)
             p = (_chunk_logits(x[chunk], weight, bias) - normalizers[chunk, None]).exp_()
-            g = grad_log_p[chunk, None]
+            g = grad_log_p[chunk, None]  # n 1
+            # −g p + g [label]
             grad_logits = _subtract_at(p.mul_(-g), labels[chunk].clamp(min=0)[:, None], -g).to(x.dtype)
             grad_x[chunk] = grad_logits @ cast_weight
             if grad_weight is not None:
@@ -239,9 +240,9 @@ class TokenLogProbs(torch.autograd.Function):
 
 
 def _scale_gradients(stored: tuple[Tensor | None, ...], scale: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, weight and bias that a forward pass has stored, times the gradient of the total.
+    """Return the gradients of x, weight and bias that a forward pass has stored, times that of the loss (`scale`).
 
-    Those of the weight and the bias may be None.
+    Those of the weight, if it is frozen, and of the bias, if there is none, are None.
     """
     return tuple(None if gradient is None else gradient * scale.to(gradient.dtype) for gradient in stored)
 

@@ -42,7 +42,8 @@ class LanguageModelObjective(SequenceObjective):
         has BOS, from which it is predicted. `random` is not used.
         """
         framing, ids = self.task.framing, store.target(index)
-        first_tokens = framing.source_prefix or (framing.bos,)  # BOS, with which a search begins, too
+        # the model has no source: the prefix of one stands before the text, also in a search; without any, BOS does
+        first_tokens = framing.source_prefix or (framing.bos,)
         bos = first_tokens if store.starts_line(index) or len(ids) < 2 else ()
         eos = (framing.eos,) if store.ends_line(index) else ()
         return BatchRow(source=concat_ids(()), target=concat_ids(bos, ids, eos))
@@ -52,7 +53,8 @@ class LanguageModelObjective(SequenceObjective):
 
         EOS is only a label. The arguments are equal: both are the numbers of tokens of the texts.
         """
-        return target_lengths + 1  # BOS
+        # + 1: BOS
+        return target_lengths + 1
 
     def packed_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return how many tokens each text adds to the packed source and to the packed target of a batch.
@@ -93,7 +95,8 @@ class ConcatenationObjective(LanguageModelObjective):
         EOS is only a label. The arguments are the numbers of source and target tokens of the pairs, without special
         tokens.
         """
-        return source_lengths + target_lengths + self.framing_length + 1  # BOS before the target
+        # + 1: BOS before the target
+        return source_lengths + target_lengths + self.framing_length + 1
 
 
 class DialogueObjective(Objective):
@@ -198,7 +201,8 @@ class UnifiedLanguageObjective(Objective):
 
         The arguments are equal: both are the numbers of tokens of the texts.
         """
-        return source_lengths + self.framing_length + 1  # EOS after the text, or BOS between its two parts
+        # + 1: EOS after the text, or BOS between its two parts
+        return source_lengths + self.framing_length + 1
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the cross-entropy of the labeled tokens; the training step is not used.

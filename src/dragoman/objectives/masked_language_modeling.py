@@ -90,8 +90,9 @@ class MaskedLanguageObjective(Objective):
     def _sentence_pair_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build CLS x SEP x′ SEP from sentence number `index` of the store, x, and another sentence x′.
 
-        x′ is the next sentence (sentence label 0), or a random one of another document (label 1). Both are truncated
-        and masked; special tokens have no labels. The first sentence has token type 0, the second 1.
+        x′ is the next sentence (sentence label 0), or, with probability ½ and at the end of a document, a random one
+        (label 1): of another document unless none is found within RANDOM_SENTENCE_TRIES. Both are truncated and masked;
+        special tokens have no labels. The first sentence has token type 0, the second 1.
         """
         framing, count = self.task.framing, len(store)
         has_next = index + 1 < count and store.follows_previous(index + 1)
@@ -277,7 +278,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         assert batch.label_positions is not None
         source = batch.source.flatten()
         masked = source[batch.label_positions]  # N
-        unlabeled = batch.labels == IGNORE_INDEX  # fill up the batch; their positions keep their tokens
+        unlabeled = batch.labels == IGNORE_INDEX  # only fill up the N positions, whose tokens stay then
         tokens = source.scatter(0, batch.label_positions, torch.where(unlabeled, masked, replacements))
         original = source.scatter(0, batch.label_positions, torch.where(unlabeled, masked, batch.labels))
         features = self.model.forward_features(tokens.view_as(batch.source), source_layout(batch)).output

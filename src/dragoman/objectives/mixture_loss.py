@@ -45,7 +45,7 @@ def mixture_loss(
         log_p = output.logits(x, CopyDistribution(*copying_fields) if copying_fields else None)  # n passes V
         is_label = labels != IGNORE_INDEX
         nll = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-        first, last = log_p[:, 0], log_p[:, -1]  # of the two passes
+        first, last = log_p[:, 0], log_p[:, -1]  # of the two passes; equal with one pass, whose divergence is 0
         divergence = ((first.exp() - last.exp()) * (first - last)).sum(-1)
         correct = (log_p.argmax(-1) == labels).to(log_p.dtype)
         # the divergence is divided because it is added for the label of each pass
@@ -82,7 +82,7 @@ def mixture_log_probs(output: OutputLayer, x: Tensor, copying: CopyDistribution 
 def _tokens_per_chunk(output: OutputLayer, x: Tensor) -> int:
     """Return for how many of N tokens at a time log-probabilities are computed from features x (N D).
 
-    The number limits the memory. If x holds log-probabilities (N V) already, these are all N.
+    The number limits the memory. If the output layer reads log-probabilities, which x (N V) holds already, it is N.
     """
     return max(1, len(x)) if output.reads_log_probs else tokens_per_chunk(x, output.weight)
 

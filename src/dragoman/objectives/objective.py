@@ -93,7 +93,7 @@ class Objective(nn.Module):
     def __init__(self, task: TaskContext) -> None:
         """Check that the objective can train the model of the task (model, tokenizers, special tokens).
 
-        The attributes that are set here are defaults, which subclasses change.
+        If it cannot, raise a UserError. The attributes that are set here are defaults, which subclasses change.
         """
         super().__init__()
         if not isinstance(task.model, self.model_kind):
@@ -243,8 +243,9 @@ class SequenceObjective(Objective):
             batch.labels,
             smoothing=self.task.label_smoothing,
             rdrop_alpha=self.rdrop_alpha,
-            copying=features.copying,
+            copying=features.copying,  # probabilities of copying source tokens; None: the model copies none
         )
+        # auxiliary losses of layers, such as load balancing
         return build_loss(loss_sums, batch.labels, features.auxiliary_losses)
 
 
@@ -344,7 +345,10 @@ def build_loss(loss_sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: S
 
 
 def labeled_features(features: Tensor, batch: Batch) -> Tensor:
-    """Select the features (B S D) at the N positions that have a label: N D. The output layer skips all others."""
+    """Select the features (B S D) at the N positions that have a label (`batch.label_positions`): N D.
+
+    The positions are indices into the B · S source tokens of the batch. The output layer skips all others.
+    """
     assert batch.label_positions is not None
     return features.flatten(0, 1)[batch.label_positions]
 

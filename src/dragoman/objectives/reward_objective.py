@@ -62,7 +62,7 @@ class CandidateSet:
         """Return the weight of each candidate's log p in the gradient (C): reward minus baseline, times its share.
 
         The share is how often the candidate was generated (`counts`), divided by how many candidates were generated for
-        its sentence.
+        its sentence. Without a `baseline` for each sentence, it is the mean reward of the sentence's other candidates.
         """
         num_generated = self.sum_by_sentence(self.counts.astype(float))  # C: for the sentence of each candidate
         if self.baseline is not None:
@@ -127,9 +127,12 @@ class RewardObjective(SequenceObjective):
         likelihood_weight: float = GNMT_LIKELIHOOD_WEIGHT,
         dropout_enabled: bool = False,
     ) -> None:
-        """Check the settings, and choose the search for candidates and the metric that scores them.
+        """Set up the search for `num_candidates` candidates of each source, and the metric that scores them (`reward`).
 
-        `dropout_enabled` is read by the trainer through `uses_dropout`.
+        Candidates are samples, drawn with `temperature`, or the best of a beam. `baseline` is subtracted from rewards;
+        `likelihood_weight` is the weight of the loss of the references. `dropout_enabled` applies dropout when
+        gradients are computed: the trainer reads it through `uses_dropout`. A UserError is raised if the baseline needs
+        other samples and there are none, and for a negative weight.
         """
         super().__init__(task)
         if baseline == "samples" and num_candidates < 2:
@@ -195,8 +198,9 @@ class RewardObjective(SequenceObjective):
     def find_candidates(self, source: Tensor, lengths: Tensor, references: Sequence[list[int]]) -> CandidateSet:
         """Generate candidates for sources (N S, with lengths N), and compute their rewards and baseline.
 
-        The references are the token ids of the targets, with EOS. Random numbers come from torch's generator, which a
-        training step seeds by seed, step and batch.
+        Equal candidates of a source become one, with their number. The references, token ids with EOS, limit the
+        lengths of candidates, and are candidates too with the setting `include_reference`. Random numbers come from
+        torch's generator, which a training step seeds by seed, step and batch.
         """
         keys = torch.randint(2**62, (len(references),))  # seeds of the samples of each source
         limits = torch.tensor([int(MAX_LENGTH_RATIO * len(target)) + MAX_LENGTH_OFFSET for target in references])
@@ -226,8 +230,8 @@ class RewardObjective(SequenceObjective):
     ) -> list[list[list[int]]]:
         """Return the token ids of the targets that an engine generates for each source, with EOS unless truncated.
 
-        Sources are N S, with lengths N; `limits` (N) are the largest lengths of the targets; `keys` (N) seed the random
-        numbers of each source.
+        Sources are N S, with lengths N; `limits` (N) are the largest lengths of the targets, unless the model's own
+        limit is smaller; `keys` (N) seed the random numbers of each source. Dropout is off meanwhile.
         """
         model, max_lengths = self.model, limits.to(source.device)
         if (limit := model.max_target_length(lengths)) is not None:
@@ -253,7 +257,10 @@ class RewardObjective(SequenceObjective):
 
     @property
     def _special_tokens(self) -> SpecialTokens:
-        """The special tokens that a search needs to know; none is suppressed, so that every token can be generated."""
+        """The special tokens that a search needs to know: BOS, EOS and forced first tokens, such as a language code.
+
+        None is suppressed, so that every token can be generated.
+        """
         framing = self.task.framing
         return SpecialTokens(framing.bos, framing.eos, forced_bos=framing.forced_bos)
 
@@ -276,9 +283,10 @@ class RewardObjective(SequenceObjective):
         Sources are ids N S, with lengths N; `candidates.sentence` (C) has the row of each candidate's source.
         """
         device, framing = source.device, self.task.framing
+        # the decoder reads BOS and all tokens but the last, and predicts all tokens
         inputs, input_lengths = pad_rows([[framing.bos, *tokens[:-1]] for tokens in candidates.labels], framing.pad)
         labels, _ = pad_rows(candidates.labels, IGNORE_INDEX)
-        labels[:, : len(framing.forced_bos)] = IGNORE_INDEX  # forced tokens are generated with probability 1
+        labels[:, : len(framing.forced_bos)] = IGNORE_INDEX  # forced first tokens are generated with probability 1
         target, target_lengths, sentence = (
             tensor.to(device) for tensor in (inputs, input_lengths, torch.from_numpy(candidates.sentence))
         )
@@ -289,12 +297,12 @@ class RewardObjective(SequenceObjective):
     def risk(self, candidates: CandidateSet, log_p: Tensor) -> Tensor:
         """Return minus the mean reward, summed over sentences; its gradient is that of −Σ (r − b) log p(y|x).
 
-        `log_p` (C) are the log-probabilities of the candidates.
+        r is the reward of a candidate, b the baseline. `log_p` (C) are the log-probabilities of the C candidates.
         """
         weights = torch.from_numpy(candidates.advantages()).to(log_p)
         surrogate = -(weights * log_p).sum()
         shares = candidates.counts / candidates.sum_by_sentence(candidates.counts.astype(float))
-        # the value of the surrogate cancels out, its gradient remains
+        # the value of the surrogate, which has no meaning, cancels out; its gradient remains
         return surrogate - surrogate.detach() - float((shares * candidates.rewards).sum())
 
 
@@ -344,7 +352,13 @@ class MinimumRiskObjective(RewardObjective):
         likelihood_weight: float = 0.0,
         dropout_enabled: bool = False,
     ) -> None:
-        """Check the settings, which the class describes, and choose the search for candidates and their reward."""
+        """Set up the search for `num_candidates` candidates of each source, and the metric that scores them (`reward`).
+
+        Candidates are samples, drawn with `temperature`, or the best of a beam, and the reference if
+        `include_reference`. Their probabilities are raised to the power of `sharpness`, which must be above 0, and
+        normalized. `likelihood_weight` is the weight of the loss of the references. `dropout_enabled` applies dropout
+        when gradients are computed, not when candidates are generated.
+        """
         super().__init__(
             task,
             reward=reward,
@@ -372,6 +386,7 @@ class MinimumRiskObjective(RewardObjective):
         number = np.arange(len(sentence)) - np.searchsorted(sentence, sentence)
         index = tuple(torch.from_numpy(indices).to(log_p.device) for indices in (sentence, number))
         shape = (int(sentence.max()) + 1, int(number.max()) + 1)  # sentences, candidates
+        # −∞: probability 0 of the places that a sentence with fewer candidates leaves empty
         scores = log_p.new_full(shape, -torch.inf).index_put(index, self.sharpness * log_p)
         rewards = log_p.new_zeros(shape).index_put(index, torch.from_numpy(candidates.rewards).to(log_p))
         return -(scores.softmax(-1) * rewards).sum()

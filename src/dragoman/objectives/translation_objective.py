@@ -81,8 +81,9 @@ class TranslationObjective(SequenceObjective):
     def _concatenated_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Concatenate source and target of pair number `index` of the store to one training example of a decoder.
 
-        The label of a token is the next one of the target. Source tokens, and tokens before a forced one, have the
-        padding token as label, which stands for none. `random` is not used.
+        The label of a target token is the next one. Source tokens, and target tokens before a forced one (a first token
+        that is not predicted, such as a language code), have the padding token as label, which stands for none.
+        `random` is not used.
         """
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
@@ -102,7 +103,10 @@ class TranslationObjective(SequenceObjective):
         return batch.target
 
     def sampling_ratio(self, step: int) -> float:
-        """Return the share of decoder inputs that scheduled sampling takes from the model at a training step."""
+        """Return the share of decoder inputs that scheduled sampling takes from the model at a training step.
+
+        It grows from about 0 to `sampling_rate` within `sampling_steps` steps.
+        """
         return self.sampling_rate * (1 - teacher_forcing_ratio(step / self.sampling_steps, self.sampling_decay))
 
     @torch.no_grad()
@@ -136,7 +140,8 @@ def sample_tokens(logits: Tensor) -> Tensor:
 def bpe_dropout_segmenters(task: TaskContext) -> SubwordSamplers:
     """Return functions that segment source and target into subwords anew in every epoch, by BPE dropout.
 
-    None for a side without it: sources of feature vectors, and tokenizers without BPE merges.
+    None for a side without it: sources of feature vectors, and tokenizers without BPE merges. If `task.bpe_dropout`,
+    the probability to skip a merge, is set, but neither tokenizer has merges, a UserError is raised.
     """
     if not task.bpe_dropout:
         return None, None

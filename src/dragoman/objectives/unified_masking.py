@@ -97,6 +97,7 @@ class UnifiedMaskedObjective(Objective):
         elif token_type == SOURCE_SEGMENT:
             token_type = LEFT_TO_RIGHT  # a single token cannot be split
         first = concat_ids(framing.source_prefix, ids[:split], framing.source_suffix)
+        # `framing.bos`, with which targets begin, is SEP
         second = concat_ids((framing.bos,), ids[split:], (framing.eos,)) if split < len(ids) else concat_ids(())
         tokens = concat_ids(first, second)
         second_type = {FIRST_SEGMENT: SECOND_SEGMENT, SOURCE_SEGMENT: TARGET_SEGMENT}.get(token_type, token_type)
@@ -125,7 +126,8 @@ class UnifiedMaskedObjective(Objective):
         These are the tokens before and after a source (its framing) and, if the text is split, a separator and another
         EOS. The arguments are equal: both are the numbers of tokens of the texts.
         """
-        return source_lengths + self.framing_length + 2  # separator, EOS
+        # + 2: separator and EOS
+        return source_lengths + self.framing_length + 2
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         """Compute the cross-entropy of the masked tokens; the training step is not used.
@@ -201,6 +203,7 @@ class MaskedTargetObjective(SequenceObjective):
         Their probabilities are `keep_share`, `random_share` and the rest.
         """
         masker, choice = self.masker, torch.rand(target.shape, device=target.device)
+        # ids from `first_token` on: neither special tokens nor bytes
         random_tokens = torch.randint_like(target, masker.first_token, masker.vocab_size)
         replacements = torch.where(choice < masker.keep_share + masker.random_share, random_tokens, masker.mask)
         return torch.where(choice < masker.keep_share, target, replacements)

@@ -76,7 +76,8 @@ class SelfAttentionMixer(Mixer):
         """Create the layer for inputs and outputs of width `dim`.
 
         `project` computes queries, keys and values of all heads with one weight, in which three matrices are stacked:
-        `blocks` says how many rows each of them has.
+        `blocks` says how many rows each of them has. Widths that do not fit together, because of settings such as
+        `value_dim` and `rotary_values`, raise a UserError.
         """
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
@@ -134,8 +135,9 @@ class SelfAttentionMixer(Mixer):
     def attention_args(self, context: Context, num_keys: int) -> AttentionArgs:
         """Collect what the function `attend` needs to know of this layer: mask, positions, scale and dropout.
 
-        Layers with equal `mask_key` share one mask: those with the same kind of mask and number of keys. `quantities`
-        are descriptions of intermediate results, needed only if these are recorded, to explain the model.
+        Layers with equal `mask_key` share one mask: those with the same kind of mask and number of keys (`num_keys`, as
+        a hashable value by `length_key`). `scale` None is 1/√E. `quantities` are descriptions of intermediate results,
+        needed only if these are recorded, to explain the model.
         """
         stack_position = context.shared_position  # position encoding of the stack, used besides that of the layer
         return AttentionArgs(
@@ -165,7 +167,9 @@ class SelfAttentionMixer(Mixer):
         """x, B T D → B T D; with a state, keys and values are first written into its caches, then all are attended to.
 
         G = `kv_heads` is the number of heads of keys and values; `context.layout` holds the positions of the tokens.
-        Only rotary positions rotate queries and keys: otherwise `rotate` returns them unchanged.
+        `width` and `value_width` are the widths of a head, `sizes` those of queries, keys and values of all heads. Only
+        rotary positions rotate queries and keys, and with `rotary_values` values: otherwise the method `rotate` of the
+        position encoding returns them unchanged.
         """
         query, key, value = self.project(x).split(self.sizes, dim=-1)
         query, key = (part.unflatten(-1, (-1, self.width)) for part in (query, key))  # B T H E and B T G E
@@ -194,7 +198,8 @@ class SelfAttentionMixer(Mixer):
         Query R H T E → output R T H·E, for R rows of the batch and G = `kv_heads` heads of keys. `context.layout` holds
         the positions at which the T tokens are written. In beam search (T = 1), the K hypotheses of a source have their
         own rows, R = B·K. They are queries to the keys of all K rows, masked to those of their own tokens
-        (`context.ancestors`, B K S, says which row holds them).
+        (`context.ancestors`, B K S, says which row holds them). `args` are mask, position encodings and scale of the
+        layer; `self.visibility` is its kind of mask, such as causal.
         """
         keys, values, positions = state["key"], state["value"], context.layout.positions
         # one token per row, on a GPU
@@ -210,7 +215,8 @@ class SelfAttentionMixer(Mixer):
                 scale=args.scale_of(query),
             )  # R H E; writes key and value into the caches
             return y.flatten(1)[:, None]
-        cached = cached_keys(context, length=keys.shape[1])  # positions and mask of all keys in the caches
+        # positions and mask of all keys in the caches; `cached.rows` (R 1) are the row numbers to write to
+        cached = cached_keys(context, length=keys.shape[1])
         keys.index_put_((cached.rows, positions), key.to(keys.dtype))
         values.index_put_((cached.rows, positions), value.to(values.dtype))
         batch, beam = cached.queries.positions.shape  # without a beam R and T
@@ -227,7 +233,7 @@ class SelfAttentionMixer(Mixer):
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` tokens: projections, attention of all to all, and position encodings once per head.
 
-        These are that of the layer and, if there is one, that of the stack (`work.shared_position`).
+        The encodings are that of the layer and, if there is one, that of the stack (`work.shared_position`).
         """
         linear = module_flops(self.project, work) + module_flops(self.output, work)
         encodings = [self.position] if work.shared_position is None else [self.position, work.shared_position]
@@ -340,7 +346,8 @@ class CrossAttentionMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Attend to the encoder's output (in the context): x, R T D → R T D; the state, if any, is returned unchanged.
 
-        The R = B·K rows are reshaped to B, the K hypotheses of a source side by side, so that they share its keys.
+        The R = B·K rows are reshaped to B, the K hypotheses of a source side by side, so that they share its keys,
+        which have G = `kv_heads` heads.
         """
         memory = context.encoded_source
         projections = self.memory_projections(memory)  # keys and values, which a search computes only once

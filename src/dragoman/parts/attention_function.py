@@ -113,7 +113,7 @@ def attend(
                 query, key, value, query_layout, key_layout, causal=args.is_causal, scale=args.scale
             )
     if args.sees_all and key_layout.lengths is not None and can_use_triton(query, value, context, args):
-        return kernels.short_query_attention(query, key, value, key_layout.lengths, args.scale_of(query))
+        return kernels.short_query_attention(query, key, value, lengths=key_layout.lengths, scale=args.scale_of(query))
     bias = _score_bias(query, query_layout, key_layout, args)  # of position encodings
     shares_heads = key.shape[1] != query.shape[1]  # grouped-query attention
     if query_layout is key_layout and query_layout.segment_ids is None and bias is None and args.is_causal:
@@ -125,13 +125,14 @@ def attend(
     # in inference, several layers can add the same mask to their scores
     shares_mask = args.mask_key is not None and key_layout.segment_ids is None and not torch.is_grad_enabled()
     if bias is None and shares_mask:
-        mask = additive_mask(query_layout, key_layout, context, args, query)
+        mask = additive_mask(query_layout, key_layout, context, args, like=query)
     elif (visible := _visible(query_layout, key_layout, context, args)) is not None:
-        mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
+        # B 1 T S, boolean, or B H T S with biases, which is added to the scores
+        mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)
     # Not for packed rows: their unused columns may see no key, where a softmax is NaN, but the fused kernel returns 0.
-    is_arranged_for_matmul = key.stride(-2) == 1  # by `matmul_layout`
+    is_arranged_for_matmul = key.stride(-2) == 1  # `matmul_layout` has stored the keys transposed
     if is_arranged_for_matmul and not args.dropout and key_layout.segment_ids is None:
-        return matmul_attention(query, key, value, mask, args.scale)
+        return matmul_attention(query, key, value, mask=mask, scale=args.scale)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=args.dropout, scale=args.scale, enable_gqa=shares_heads
     )
@@ -140,8 +141,8 @@ def attend(
 def can_use_triton(query: Tensor, value: Tensor, context: Context, args: AttentionArgs) -> bool:
     """Whether the project's Triton kernels for attention of few queries can compute this attention.
 
-    They need a GPU, no gradients, at most 32 queries per head (query B H T E), values as wide as queries, no position
-    bias, no dropout, a full or causal mask, and weights that nobody records.
+    They need a GPU, no gradients, at most 32 queries per head (query B H T E), values as wide as queries, dot products
+    as scores, no position bias, no dropout, a full or causal mask (`args.is_plain`), and weights that nobody records.
     """
     if not (TRITON_AVAILABLE and query.is_cuda) or torch.is_grad_enabled():
         return False
@@ -258,8 +259,8 @@ def additive_mask(
     """Return the attention mask that is added to scores, B 1 T S: −∞ where a query may not see a key, else 0.
 
     None if all keys are visible. It has the dtype of `like`. The first layer of a call with the key `args.mask_key`
-    stores the mask in `context.masks`, where all others with this key find it. The layouts hold the positions and
-    lengths of the queries' and the keys' tokens.
+    stores the mask in `context.masks`, where all others with this key find it; if that is None, the mask is not shared.
+    The layouts hold the positions and lengths of the queries' and the keys' tokens.
     """
     masks = {} if context.masks is None else context.masks.additive
     if args.mask_key not in masks:
@@ -340,7 +341,8 @@ def join_heads(x: Tensor) -> Tensor:
 def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> int:
     """Return the width of a head: `head_dim`, by default the model's width `dim` / heads.
 
-    Raises a UserError unless `dim` can be divided by `heads`, and `heads` by `kv_heads`, the heads of keys and values.
+    Raises a UserError unless `dim` can be divided by `heads` (if `head_dim` is None), and `heads` by `kv_heads`, the
+    number of heads of keys and values (None: `heads`).
     """
     if head_dim is None and dim % heads:
         raise UserError(

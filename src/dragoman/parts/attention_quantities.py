@@ -71,7 +71,7 @@ def attention_quantities(
         if is_normalized and base is not VALUE:
             formula = f"norm({formula})"
             explanation += " The norm gives it a standard size."
-        if rotates and (base is not VALUE or rotates_values):
+        if rotates and (base is not VALUE or rotates_values):  # sums, such as W_Q x + b_Q, are put in parentheses
             formula = (
                 f"R(position) {f'({formula})' if ' + ' in formula and not formula.startswith('norm(') else formula}"
             )

@@ -38,7 +38,10 @@ class Score(nn.Module):
         return query * prepared
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` target and `work.source` source tokens: a dot product of width D for each pair."""
+        """FLOPs for `work.tokens` target and `work.source` source tokens: a dot product of width D for each pair.
+
+        D is `work.width`; each of the D products is a multiplication and an addition.
+        """
         return 2 * work.tokens * work.source * work.width
 
 
@@ -164,7 +167,10 @@ class TanhProductScore(AdditiveScore):
         return torch.tanh(self.key(key))
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Σ_d v_d tanh((W q)_d) tanh((U k)_d): queries B … T D, prepared keys tanh(U k), B … S A → scores B … T S."""
+        """Σ_d v_d tanh((W q)_d) tanh((U k)_d): queries B … T D, prepared keys tanh(U k), B … S A → scores B … T S.
+
+        A = `inner_dim` is the number of rows of W and U.
+        """
         weighted_query = torch.tanh(self.query(query)) * self.value.weight[0].to(query.dtype)  # v ⊙ tanh(W q)
         return weighted_query @ prepared.transpose(-1, -2)
 
@@ -173,7 +179,10 @@ class TanhProductScore(AdditiveScore):
         return self.value.weight[0] * torch.tanh(self.query(query)) * prepared
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: W q for `work.tokens` target, U k for `work.source` source tokens, and a dot product for each pair."""
+        """FLOPs: W q for `work.tokens` target, U k for `work.source` source tokens, and a dot product for each pair.
+
+        The dot products are as wide as the outputs of W.
+        """
         projections = module_flops(self.query, work) + module_flops(self.key, work.with_tokens(work.source))
         return projections + 2 * work.tokens * work.source * self.query.out_features
 
@@ -205,7 +214,10 @@ class ConcatScore(Score):
         return key @ self.both.weight[:, key.shape[-1] :].T  # the first D columns of W are for the query
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """v·tanh(W [q; k]): queries B … T D, keys multiplied by their half of W, B … S A → scores B … T S."""
+        """v·tanh(W [q; k]): queries B … T D, keys multiplied by their half of W, B … S A → scores B … T S.
+
+        A = `inner_dim` is the number of rows of W (`both`), whose first D columns are for q.
+        """
         projected = query @ self.both.weight[:, : query.shape[-1]].T  # B … T A
         return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
 

@@ -60,7 +60,8 @@ class BagOfWordsMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Read whole sequences: x, B T D → z, the same at every position, B T D, and as final state, B 1 D.
 
-        z starts as the mean or sum of a row's vectors (the context holds its length) and passes through the layers.
+        z starts as the mean or sum of a row's vectors (the context holds its length) and passes through the layers. In
+        decoding, that is with a state, a UserError is raised.
         """
         if state is not None:
             raise UserError(

@@ -43,7 +43,8 @@ class Convolution(nn.Module):
     def init_state(self, batch: int, like: Tensor) -> State:
         """Create the state for decoding: the last `before` inputs of `batch` rows, at first zeros.
 
-        It has dtype and device of `like`.
+        An output depends on `before` earlier inputs and `after` later ones; if there are later ones, a UserError is
+        raised. The state has dtype and device of `like`.
         """
         if self.after:  # not causal: later inputs are needed
             raise UserError(
@@ -55,8 +56,9 @@ class Convolution(nn.Module):
     def forward(self, x: Tensor, layout: SequenceLayout, state: State | None) -> tuple[Tensor, State | None]:
         """Convolve rows with the lengths of `layout`: x, B T D → outputs of `linear`, B T …, and the new state.
 
-        With a state, which holds the last inputs of each row, x continues these rows. Without one, x holds whole
-        sequences, and the new state is None.
+        An output depends on `kernel` inputs, at most `before` positions earlier and `after` later. With a state, which
+        holds the last `before` inputs of each row and is updated in place, x continues these rows. Without one, x holds
+        whole sequences, and the new state is None.
         """
         count = x.shape[1]
         if state is not None:
@@ -178,7 +180,8 @@ class MultiStepAttentionMixer(Mixer):
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Return the values of the attention, √m (z + e), B S D, which are the same in all decoding steps.
 
-        z are the encoder's outputs, e its inputs (embeddings), and m is the length of the source.
+        z are the encoder's outputs, e its inputs (embeddings), and m is the length of the source: √m preserves the
+        variance of a sum that is weighted by attention (Gehring et al. 2017, §3.4).
         """
         assert memory.encoder_inputs is not None
         lengths = memory.layout.lengths  # B; None: no padding
@@ -203,8 +206,13 @@ class MultiStepAttentionMixer(Mixer):
         return MixerOutput(y.reshape(x.shape), state)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` target and `work.source` source tokens: W x per target token, and the attention."""
-        return module_flops(self.query, work) + attention_flops(work.tokens, work.source, work.width, work.width)
+        """FLOPs for `work.tokens` target and `work.source` source tokens: W x per target token, and the attention.
+
+        Its keys and values have the width of the model, `work.width`.
+        """
+        return module_flops(self.query, work) + attention_flops(
+            work.tokens, work.source, key_width=work.width, value_width=work.width
+        )
 
 
 @dataclass(frozen=True)
@@ -231,7 +239,10 @@ class ScaledResidualMixer(LayerSequence):
         return [(name, cast(Mixer, part)) for name, part in self.body.named_children()]
 
     def finish(self, x: Tensor, y: Tensor, layout: SequenceLayout) -> Tensor:
-        """Return √½ (x + y), x being the input and y = f(x) the output of the last layer; the layout is not used."""
+        """Return √½ (x + y), x being the input and y = f(x) the output of the last layer.
+
+        √½ preserves the variance of the sum. The layout is not used.
+        """
         return (x + y) * math.sqrt(0.5)
 
 
@@ -259,7 +270,8 @@ class DilatedBlockMixer(Mixer):
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
         """Create the parts of x + W₂ f(conv(f(W₁ f(x)))), f(x) = ReLU(norm(x)), for x of width `dim`.
 
-        `narrow` is W₁ and `widen` W₂: inside, vectors are half as wide. Each of the three f has its own norm.
+        `narrow` is W₁ and `widen` W₂: inside, vectors are half as wide, so that an odd `dim` raises a UserError. Each
+        of the three f has its own norm.
         """
         super().__init__()
         if dim % 2:
@@ -327,7 +339,10 @@ class SourceExtensionModule(nn.Module):
     supports_packing = False
 
     def __init__(self, spec: SourceExtension, dim: int) -> None:
-        """`padding` (D) is the learned vector that fills the positions after the end of a source."""
+        """`padding` (D) is the learned vector that fills the positions after the end of a source.
+
+        A spec that shortens sources, with a ratio below 1 or a negative offset, raises a UserError.
+        """
         super().__init__()
         if spec.ratio < 1 or spec.offset < 0:
             raise UserError(

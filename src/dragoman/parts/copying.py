@@ -62,7 +62,8 @@ class CopyAttention(Mixer):
         """Create the weights of a_i = softmax_i(s_t·W h_i / √D) and p_gen = σ(w_h·h*_t + w_s·s_t + w_x·x_t + b).
 
         s_t and x_t are output and input of the decoder, h_i outputs of the encoder, and h*_t = Σ_i a_i h_i. `key` is W,
-        `gate` holds w_s, w_x and b, `source_gate` is w_h; `coverage_loss` is the weight of that loss.
+        `gate` holds w_s, w_x and b, `source_gate` is w_h; `coverage_loss` is the weight of the
+        loss that penalizes copying the same place twice; 0: none.
         """
         super().__init__()
         self.key = nn.Linear(dim, dim, bias=False)
@@ -91,7 +92,8 @@ class CopyAttention(Mixer):
 
         The first two are for each position of the decoder's output, R T D; a_i is the attention to source token i.
         The R = B·K rows are folded to B, the K hypotheses of a source side by side. A source without any token to copy
-        has p_gen = 1.
+        has p_gen = 1. The loss is multiplied by its weight, `self.coverage_loss`; none is returned if that is 0, and in
+        decoding steps.
         """
         memory, inputs = context.encoded_source, decoded.stack_inputs  # inputs x_t of the decoder, R T D
         assert inputs is not None
@@ -117,10 +119,14 @@ class CopyAttention(Mixer):
         return distribution, (self.coverage_loss * loss,)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: keys and gates of `work.source` tokens; gates, scores and coverage of `work.tokens` target tokens."""
+        """FLOPs: keys and gates of `work.source` tokens; gates, scores and coverage of `work.tokens` target tokens.
+
+        For each pair of a target and a source token, the score is a dot product of width D (`work.width`). The coverage
+        loss sums attention by a product with a matrix of target × target positions.
+        """
         per_source_token = work.with_tokens(work.source)
         source = module_flops(self.key, per_source_token) + module_flops(self.source_gate, per_source_token)
-        coverage = work.tokens if self.coverage_loss else 0  # each position sums the attention of all others
+        coverage = work.tokens if self.coverage_loss else 0  # products per pair
         pairs = 2 * work.tokens * work.source * (work.width + coverage)
         return source + module_flops(self.gate, work) + pairs
 
@@ -128,7 +134,8 @@ class CopyAttention(Mixer):
 def coverage_loss(attention: Tensor, layout: SequenceLayout) -> Tensor:
     """Return the mean of Σ_i min(a_i^t, c_i^t) over target tokens, c^t = Σ_{t'<t} a^{t'} (See et al. 2017, eq. 12).
 
-    a^t is the attention of target position t, B T S; the layout says which of these positions are padding.
+    So copying from places that earlier target tokens have attended to is penalized. a^t is the attention of target
+    position t, B T S; the layout says which of these positions are padding.
     """
     # sums over earlier positions, by a matrix product: a cumulative sum on a GPU is not deterministic
     coverage = attention.new_ones(attention.shape[1], attention.shape[1]).tril(-1) @ attention  # B T S
@@ -157,7 +164,8 @@ class CopyingOutput(OutputLayer):
         `vocab_sizes` are those of source and target. P_vocab shares the weight of the target embedding `tied`, if any;
         `bias` adds one, `transform` is a layer before the product, and `scaled` divides its input by √dim. `copy_table`
         (V of the source) maps a source token to the target token that it is copied as, −1 for none. Until
-        `match_vocabularies` is called, it is the token with the same id.
+        `match_vocabularies` is called, it is the token with the same id. A negative weight of the coverage loss raises
+        a UserError.
         """
         source_vocab_size, target_vocab_size = vocab_sizes
         super().__init__(target_vocab_size, dim, tied=tied, bias=bias, transform=transform, scaled=scaled)
@@ -205,8 +213,9 @@ class CopyingOutput(OutputLayer):
     def logits(self, x: Tensor, copying: CopyDistribution | None = None) -> Tensor:
         """Return log(p_gen P_vocab(v) + (1 − p_gen) Σ_{i: x_i = v} a_i) of all tokens v: … D → … V, in float32.
 
-        Probabilities too small for the number format count as its smallest positive number. Without a distribution
-        over the source, return the logits of P_vocab.
+        `copying` holds p_gen and the (1 − p_gen) a_i, with the target token as which each source token i is copied.
+        Probabilities too small for the number format count as its smallest positive number. Without `copying`, return
+        the logits of P_vocab.
         """
         if copying is None:
             return self(x)
@@ -217,7 +226,8 @@ class CopyingOutput(OutputLayer):
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
         """Return a layer for a vocabulary of N `tokens` (ids in this one), in which token i is `tokens[i]`.
 
-        Tokens that are not among them cannot be copied.
+        Tokens that are not among them cannot be copied. `copy_table` gives for each source token the id of the target
+        token as which it is copied, −1 for none.
         """
         layer = super().restrict_vocabulary(tokens)
         assert isinstance(layer, CopyingOutput)

@@ -47,6 +47,7 @@ class DeferredGradientMode(TorchFunctionMode):
         These are F.linear and matmul in the steps of an RNN. Autograd would compute one gradient of W per step; the
         `SharedMatrix` of W, which all steps use, computes their sum as one product after the backward pass of all.
         """
+        # such products have positional arguments only
         if kwargs or func not in (F.linear, Tensor.__matmul__, Tensor.matmul, torch.matmul):
             return func(*args, **(kwargs or {}))
         x, matrix, *bias = args
@@ -144,8 +145,8 @@ class DeferredProduct(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         """Return the gradient g Wᵀ of x, g being the output gradient (N O); of the other four arguments none.
 
-        Instead of computing the gradients of W and b here, x and g are appended to `products`: `CollectGradient`
-        computes them for all products at once.
+        N is the number of rows, O that of outputs. Instead of computing the gradients of W and b here, x and g are
+        appended to `products`: `CollectGradient` computes them for all products at once.
         """
         x, matrix = ctx.saved_tensors
         ctx.products.append(StepProduct(x, grad_output))

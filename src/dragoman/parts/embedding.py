@@ -75,7 +75,7 @@ class TokenEmbedding(SourceEmbedding):
     def forward(self, tokens: Tensor) -> Tensor:
         """Look up the vectors of tokens, B T → B T D, times `scale`, with word dropout in training.
 
-        Word dropout sets the whole vectors of some tokens to zero.
+        Word dropout sets the whole vectors of some tokens to zero and divides the others by the share that is kept.
         """
         x = nn.functional.embedding(tokens, self.weight)
         if self.training and self.word_dropout > 0:
@@ -301,7 +301,8 @@ class FrameEmbedding(SourceEmbedding):
     def __init__(self, spec: Frames, dim: int) -> None:
         """Create log₂(stride) convolutions (`halve`) over three frames each, which halve the number of frames.
 
-        Optionally there is one before them that keeps the number (`full_rate`), and a projection to `dim` after them.
+        Optionally there is one before them that keeps the number (`full_rate`), and a projection to `dim` after them. A
+        stride that is no power of two, or neither a convolution nor a projection, raises a UserError.
         """
         super().__init__()
         num_layers = spec.stride.bit_length() - 1  # log₂
@@ -323,7 +324,11 @@ class FrameEmbedding(SourceEmbedding):
         self.project = nn.Linear(dim if num_layers else width, dim) if spec.projection else nn.Identity()
 
     def embed_source(self, source: Tensor, layout: SequenceLayout) -> tuple[Tensor, SequenceLayout]:
-        """Embed frames of sound, B S F, whose lengths the layout holds: vectors B ⌈S/stride⌉ D, and their layout."""
+        """Embed frames of sound, B S F, whose lengths the layout holds: vectors B ⌈S/stride⌉ D, and their layout.
+
+        F is the number of values of a frame. The layer `full_rate`, if any, keeps the number of frames, each of `halve`
+        halves it. Frames of another width, or rows of several recordings, raise a UserError.
+        """
         check_features(source, self.features)
         if layout.lengths is None:
             raise UserError(
@@ -350,15 +355,16 @@ class FrameEmbedding(SourceEmbedding):
 
 
 def _without_padding(x: Tensor, layout: SequenceLayout) -> Tensor:
-    """Return x, B S F, with zeros in place of padding: the vectors after the last frame of each recording."""
+    """Return x, B S F (F numbers per frame), with zeros in place of padding, after the last frame of a recording."""
     return x.masked_fill(~cast(Tensor, layout.token_mask)[..., None], 0.0)
 
 
 def windows(x: Tensor, step: int) -> Tensor:
     """Concatenate every vector (`step` 1), or every second one (2), with its two neighbours: B S F → B ⌈S/step⌉ 3F.
 
-    The neighbours of the first and the last vector are zeros.
+    F is the width of a vector. The neighbours of the first and the last vector are zeros.
     """
     count = -(-x.shape[1] // step)  # ⌈S/step⌉
-    x = F.pad(x, (0, 0, 1, 1 + x.shape[1] % step))  # B step·count+2 F
+    # B step·count+2 F: a vector of zeros at each end, and with step 2 another one after an odd number of vectors
+    x = F.pad(x, (0, 0, 1, 1 + x.shape[1] % step))
     return torch.cat([x[:, start : start + step * count : step] for start in range(3)], -1)  # B ⌈S/step⌉ 3F

@@ -130,7 +130,8 @@ class NoisyTopKRouter(Router):
         """Create the matrices of the experts' scores, W x, and of the noise in training, softplus(W_noise x) · ε.
 
         Both start with zeros; ε is drawn from a standard normal distribution. Each token is sent to `top_k` of
-        `num_experts` experts. The spec gives the weights of the two balancing losses.
+        `num_experts` experts; a single one of several raises a UserError. The spec gives the weights of the two
+        balancing losses.
         """
         super().__init__(dim, num_experts, top_k)
         if top_k == 1 < num_experts:
@@ -184,6 +185,7 @@ def selection_probability(clean_scores: Tensor, noisy_scores: Tensor, deviation:
 
 def squared_variation(x: Tensor) -> Tensor:
     """Square of the coefficient of variation, Var(x) / mean(x)², of a vector: 0 if all values are equal."""
+    # clamp: no division by 0 if all values are 0
     return x.var(correction=0) / x.mean().square().clamp(min=1e-10)
 
 
@@ -237,7 +239,10 @@ class ExpertsMixer(Mixer):
     supports_packing = False  # unused columns of a packed row would enter the balancing losses
 
     def __init__(self, spec: MixtureOfExperts, dim: int) -> None:
-        """Create a router, which selects `top_k` experts for each token, and the experts: feed-forward layers."""
+        """Create a router, which selects `top_k` experts for each token, and the experts: feed-forward layers.
+
+        Unless `top_k` is from 1 to the number of experts, a UserError is raised.
+        """
         super().__init__()
         if not 1 <= spec.top_k <= spec.num_experts:
             raise UserError(
@@ -262,7 +267,7 @@ class ExpertsMixer(Mixer):
         return MixerOutput(y, state, auxiliary_losses=routing.losses)
 
     def _expert_outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
-        """Compute the output of each expert from its own input, `inputs[e]` for expert e, B T D or N D.
+        """Compute the output of each expert e from its own input, `inputs[e]`: all tokens, B T D, or N of them, N D.
 
         In training, experts without tokens are computed too, so that their weights have a gradient of 0.
         """
@@ -368,9 +373,10 @@ def record_gates(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     recorded: dict[str, Tensor] = {}
 
     def record(path: str, num_experts: int) -> Callable[[nn.Module, object, Routing], None]:
-        """Return a forward hook that records the gates of the router in the layer `path`."""
+        """Return a forward hook that records the gates of the router in the layer `path`, of `num_experts` experts."""
 
         def hook(router: nn.Module, inputs: object, routing: Routing) -> None:
+            """Keep the gates of a call of `router`, whose result is `routing`, as B T experts."""
             gates = routing.gates.detach()
             recorded[path] = gates.new_zeros(*gates.shape[:-1], num_experts).scatter(-1, routing.selected, gates)
 

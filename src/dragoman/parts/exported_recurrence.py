@@ -21,9 +21,10 @@ def recurrent_layer(
 ) -> tuple[Tensor, Tensor]:
     """Read sequences with one recurrent layer in one direction: x, B T I → outputs B T D, and the last state, B D.
 
-    `kind` is that of the cells, such as "lstm"; `hidden` and `cell` (B D) are their state before the first step. The
-    weights are those of ONNX: W (gates·D I), R (gates·D D), and both biases one after the other (2·gates·D). The last
-    state is the cell of an LSTM, and the hidden state of other kinds, which ignore `cell`. Has no implementation.
+    I is the width of the input. `kind` is that of the cells, such as "lstm"; `hidden` and `cell` (B D) are their state
+    before the first step. The weights are those of ONNX: W (gates·D I), R (gates·D D), and both biases one after the
+    other (2·gates·D). The last state is the cell of an LSTM, and the hidden state of other kinds, which ignore `cell`.
+    Has no implementation.
     """
     raise NotImplementedError("this operation exists in exported graphs only")
 
@@ -42,8 +43,9 @@ def traced_layer(
     """Call the operation `recurrent_layer` with weights of torch: matrices for input and state, then their biases.
 
     The gates, which torch stacks in each weight, are put in the order of ONNX. `kind` is that of the cells, such as
-    "lstm"; x is B T I, the state before the first step `hidden`, B D, and `cell`, B D or None. Returns outputs, B T D,
-    and the last state, B D.
+    "lstm"; x is B T I (I is the width of the input), the state before the first step `hidden`, B D, and `cell`, B D, or
+    None for cells other than LSTMs. Returns outputs, B T D, and the last state, B D: the cell of an LSTM, the hidden
+    state of others. An LSTM whose output is projected raises a UserError.
     """
     if len(weights) > 4:  # the fifth is the matrix of a projection
         raise UserError(

@@ -72,11 +72,14 @@ class FastForwardEncoderMixer(Mixer):
         `project` maps what both top LSTMs return, their outputs h (D) and gate inputs f = W x + b (4D), to width D.
         """
         super().__init__()
-        self.columns = nn.ModuleList(FastForwardColumn(spec, dim, backward) for backward in (False, True))
+        self.columns = nn.ModuleList(FastForwardColumn(spec, dim, backward=backward) for backward in (False, True))
         self.project = nn.Linear(2 * (dim + 4 * dim), dim, bias=False)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        """Read whole sequences: x, B T D → projection of the top layers' outputs and gate inputs, B T D."""
+        """Read whole sequences: x, B T D → projection of the top layers' outputs and gate inputs, B T D.
+
+        In decoding, that is with a state, a UserError is raised. The context holds the lengths of the sequences.
+        """
         if state is not None:
             raise UserError(
                 "FastForwardEncoder reads sequences in both directions, so that it cannot generate token by token: use "

@@ -41,7 +41,11 @@ def module_flops(module: nn.Module, work: Workload) -> int:
 
 
 def matrix_flops(module: nn.Module, work: Workload) -> int:
-    """Count the FLOPs of multiplying each of `work.tokens` tokens by each matrix of a module and of its submodules."""
+    """Count the FLOPs of multiplying each of `work.tokens` tokens by each matrix of a module and of its submodules.
+
+    Each element of a matrix takes part in a multiplication and an addition. A submodule with a method `flops` counts
+    its own; weights that are no matrices cost nothing.
+    """
     num_weights = sum(weight.numel() for weight in module.parameters(recurse=False) if weight.dim() == 2)
     return 2 * work.tokens * num_weights + sum(module_flops(child, work) for child in module.children())
 

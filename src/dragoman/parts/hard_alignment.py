@@ -102,7 +102,10 @@ class Transition(nn.Module):
         return torch.stack(log_alignments, 1)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs: T s_i of `work.source` source positions, and the scores h_t · T s_i of all pairs of positions."""
+        """FLOPs: T s_i of `work.source` source positions, and the scores h_t · T s_i of all pairs of positions.
+
+        The states h_t and s_i are `work.width` numbers wide, each with a multiplication and an addition.
+        """
         return matrix_flops(self, work.with_tokens(work.source)) + 2 * work.tokens * work.source * work.width
 
 
@@ -157,10 +160,12 @@ class JumpTransition(Transition):
         reaches.
         """
         logits = at_least_float32(self.query(x)[:, :, None] + key[:, None])  # B T S W: by position before the jump
-        # B S W: whether jump number k leads from a position to a token of the source
+        # B S W: whether jump number k leads from a position to a token of the source; windows of the mask have the
+        # order of growing jumps, from −max_return on, and are flipped to that of jump numbers
         is_reachable = F.pad(source_mask, (self.max_return, self.max_jump)).unfold(1, self.jumps, 1).flip(-1)
         log_p = logits.masked_fill(~is_reachable[:, None], IMPOSSIBLE).log_softmax(-1)
-        log_p = F.pad(log_p, (0, 0, self.max_jump, self.max_return), value=IMPOSSIBLE)  # B T S+W−1 W
+        # B T S+W−1 W: with columns before and after the source, from which no jump comes
+        log_p = F.pad(log_p, (0, 0, self.max_jump, self.max_return), value=IMPOSSIBLE)
         length = source_mask.shape[1]
         after_jump = [log_p[:, :, k : k + length, k] for k in range(self.jumps)]  # B T S each: by position after jump k
         return (torch.stack(after_jump, -1),)
@@ -170,7 +175,8 @@ class JumpTransition(Transition):
 
         `previous` (R S) is log p(a_{t−1}); the only table, log p(Δ | i − Δ) of this step, is R S W.
         """
-        origins = F.pad(previous, (self.max_jump, self.max_return), value=IMPOSSIBLE).unfold(1, self.jumps, 1)  # R S W
+        # R S W: log p of the positions from which each one can be reached, from i − `max_jump` to i + `max_return`
+        origins = F.pad(previous, (self.max_jump, self.max_return), value=IMPOSSIBLE).unfold(1, self.jumps, 1)
         return (origins + tables[0]).logsumexp(-1)
 
     def flops(self, work: Workload) -> int:
@@ -257,7 +263,7 @@ class HardAlignment(Spec):
     def build_transition(self, dim: int) -> Transition:
         """Create the transition p(a_t | a_{t−1}) for a model of width `dim`."""
         if self.order == 1:
-            return JumpTransition(dim, self.max_jump, self.monotonic)
+            return JumpTransition(dim, max_jump=self.max_jump, monotonic=self.monotonic)
         return (MonotonicTransition if self.monotonic else Transition)(dim)
 
     def build_layer(self, vocab_size: int, dim: int, tied: TokenEmbedding | None, bias: bool) -> HardAlignmentLayer:
@@ -317,7 +323,8 @@ class HardAlignmentLayer(Mixer):
         """
         inputs = self._inputs(x, tokens, context, state)
         length = inputs.start.shape[1]  # S
-        # limit the rows computed at a time: the largest tensor of one row has T · S · max(D, V) elements
+        # limit the rows computed at a time: the largest tensor of one row has T · S · max(D, V) elements, the output
+        # layer's weight having V rows
         numbers_per_row = x.shape[1] * length * max(x.shape[2], len(self.emission.output.weight))
         rows = max(1, MAX_PAIR_NUMBERS.get(x.device.type, MAX_PAIR_NUMBERS["cpu"]) // numbers_per_row)
         function: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._forward_algorithm
@@ -403,6 +410,7 @@ class HardAlignmentLayer(Mixer):
         log_normalizer = logits.logsumexp(-1)  # R T S
         emissions = following_emissions(logits, log_normalizer, tokens)
         log_alignment = self.transition(start, tables, emissions)
+        # log Σ_i p(a_t = i) p(y_t | a_t = i) over the source positions i
         log_p = (logits + (log_alignment - log_normalizer)[..., None]).logsumexp(2)
         return log_p, log_alignment, log_normalizer
 

@@ -40,9 +40,9 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
 
     In float32 the results are the same up to rounding; int8 is faster and less precise. The copy shares the original
     weights and adds the packed ones, which need as much memory again (a quarter in int8). Weights that no kernel can
-    pack stay as they are.
+    pack stay as they are. Other names of `weights`, such as "bfloat16", which is for GPUs, raise an error.
     """
-    if weights not in KERNELS:
+    if weights not in KERNELS:  # matrix-product kernels by the precision of their weights
         raise unknown_name("kind of weights", weights, KERNELS)
     tensors = (*model.parameters(), *model.buffers())
     optimized = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # shares the tensors
@@ -55,7 +55,7 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
         if type(child) in PACKED_MODULES:
             key = id(child.weight), id(child.bias)
             if key not in packed:
-                packed[key] = pack(child.weight, child.bias, weights)
+                packed[key] = pack(child.weight, child.bias, precision=weights)
             setattr(parent, name, PACKED_MODULES[type(child)](child, packed[key], weights))
     for parent, name, child in reversed(children):  # modules with faster versions for inference
         if type(child) in INFERENCE_MODULES:
@@ -128,7 +128,8 @@ class InferenceResidual(ResidualMixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, B T D → after(x + body(before(x))), B T D; `before` and `after` are norms or identities.
 
-        Methods `forward` are called directly, which is faster than through nn.Module.__call__ and its hooks.
+        Methods `forward` are called directly, which is faster than through nn.Module.__call__ and its hooks. With
+        `in_place`, x is added to the output of the body without creating a new tensor.
         """
         result = self.body.forward(self.before.forward(x, context.layout), context, state)
         total = result.output.add_(x) if self.in_place else x + result.output
@@ -190,16 +191,17 @@ class InferenceSelfAttention(SelfAttentionMixer):
         """One token per row on a CPU: x, R 1 D → R 1 D, attending to the key–value caches (`state`).
 
         R = B·K rows are K hypotheses of each source, which see the keys of their ancestors; G is the number of heads of
-        keys and values. Other calls, and layers that these few operations do not suffice for, use the base class.
+        keys and values, `sizes` are the widths of queries, keys and values of all heads. Other calls, and layers that
+        these few operations do not suffice for, use the base class.
         """
         shared = context.shared_position  # the position encoding of the stack
         is_fast = self.has_fast_path and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
         if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not is_fast:
             return super().forward(x, context, state)
         keys, values = state["key"], state["value"]
-        cached, mask = self.step_masks(x, context, length=keys.shape[1])
+        cached, mask = self.step_masks(x, context, length=keys.shape[1])  # `cached.rows` (R 1): where to write
         batch = len(cached.keys.positions)  # B; without a beam R
-        query, key, value = self.project(x).split_with_sizes(self.sizes, 2)  # R 1 H·E, and G·E each
+        query, key, value = self.project(x).split_with_sizes(self.sizes, 2)  # R 1 H·E, and R 1 G·E each
         keys.index_put_((cached.rows, context.layout.positions), key.view(len(x), 1, -1, self.width))
         values.index_put_((cached.rows, context.layout.positions), value.view(len(x), 1, -1, self.value_width))
         keys = keys.view(batch, -1, self.kv_heads, self.width).transpose(1, 2)  # B G K·S E
@@ -253,11 +255,11 @@ class InferenceCrossAttention(CrossAttentionMixer):
         """
         projections = self.memory_projections(context.encoded_source)
         key, value = projections["key"], projections["value"]  # B G S E
-        is_transposed = key.stride(-2) == 1  # by `matmul_layout`
+        is_transposed = key.stride(-2) == 1  # `project_memory` does so on a CPU in inference
         if context.recorder is not None or not self.has_fast_path or not is_transposed:
             return super().forward(x, context, state)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
-        y = matmul_attention(query, key, value, projections.get("mask"), self.scale)
+        y = matmul_attention(query, key, value, mask=projections.get("mask"), scale=self.scale)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)
 
     __call__ = forward

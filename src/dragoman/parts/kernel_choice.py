@@ -107,7 +107,7 @@ def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
 def fastest(kernels: Mapping[str, Product], x: Tensor, margin: float = TIME_TOLERANCE) -> str:
     """Return the name of the kernel that is fastest for the input x, the first of equally fast ones.
 
-    A later kernel is faster if its time is shorter by more than the share `margin`.
+    A later kernel is faster if its time is shorter by more than the share `margin`. `kernels` are functions by name.
 
     The kernels run in turns, until the two shortest times of each agree: other programs only make a kernel slower. One
     that is clearly slower than another takes no further part once its own times agree: with two threads, another
@@ -132,7 +132,7 @@ def fastest(kernels: Mapping[str, Product], x: Tensor, margin: float = TIME_TOLE
         rounds += 1
         shortest = {name: min(measured) for name, measured in times.items()}
         limit = (1 + MAX_EXCESS) * min(shortest.values())
-        if rounds >= MIN_ROUNDS_OF_ALL:
+        if rounds >= MIN_ROUNDS_OF_ALL:  # keep kernels that are nearly the fastest, or whose times do not agree yet
             times = {
                 name: measured
                 for name, measured in times.items()

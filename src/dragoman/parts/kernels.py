@@ -74,7 +74,8 @@ def _single_query(
         SCALE=scale,
         E=width,
         WIDTH=triton.next_power_of_2(width),
-        BLOCK=BLOCK if new_token is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,  # keys per iteration
+        # keys per iteration; half as many in short caches
+        BLOCK=BLOCK if new_token is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,
         BEAMS=ancestors is not None,
         NEW=new_token is not None,
         num_warps=1,
@@ -92,7 +93,7 @@ def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Te
         keys, values = key.transpose(1, 2), value.transpose(1, 2)  # B S G E
         y = _single_query(query[:, :, 0], keys, values, num_cached=lengths, new_token=None, ancestors=None, scale=scale)
         return y[:, :, None]
-    y = torch.empty(batch, count, heads, width, dtype=query.dtype, device=query.device)
+    y = torch.empty(batch, count, heads, width, dtype=query.dtype, device=query.device)  # B T H E
     _short_query_kernel[batch, heads](
         query,
         key,
@@ -108,7 +109,7 @@ def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Te
         E=width,
         WIDTH=max(16, triton.next_power_of_2(width)),  # tl.dot needs at least 16
         COUNT=max(16, triton.next_power_of_2(count)),
-        BLOCK=BLOCK,
+        BLOCK=BLOCK,  # keys per iteration
         num_warps=1 if count <= 16 else 4,
     )
     return y.transpose(1, 2)
@@ -140,9 +141,10 @@ def _short_query_kernel(
 ):
     """One program per row and head: softmax(SCALE · Q Kᵀ) V over the first `ends` keys of a row, block by block.
 
-    Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH and COUNT are powers of two not
-    below E and the number of queries `count`; `heads_per_key` query heads share a key head. BLOCK is the number of keys
-    per iteration; as in flash attention, earlier sums are rescaled whenever a block has a larger maximum score.
+    The result is stored in `y`. Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH
+    and COUNT are powers of two not below E and the number of queries `count`; `heads_per_key` query heads share a key
+    head. BLOCK is the number of keys per iteration; as in flash attention, earlier sums are rescaled whenever a block
+    has a larger maximum score.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group, heads = head // heads_per_key, tl.num_programs(1)
@@ -154,6 +156,7 @@ def _short_query_kernel(
     weighted = tl.zeros([COUNT, WIDTH], dtype=tl.float32)
     total = tl.zeros([COUNT], dtype=tl.float32)
     maximum = tl.full([COUNT], -float("inf"), dtype=tl.float32)
+    # so far: `maximum` of the scores, `total` of exp(score − maximum), and with these weights the sum of the values
     for first in range(0, end, BLOCK):
         visible = first + s < end
         mask = visible[:, None] & (e < E)[None, :]
@@ -208,10 +211,11 @@ def _single_query_kernel(
 ):
     """One program per row and head: softmax(SCALE · q Kᵀ) V over the first `ends` keys of a row, and a new key.
 
-    Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH a power of two not below it;
-    `heads_per_key` query heads share a key head. NEW: there is a new key, which is written at `ends`. BEAMS:
-    `ancestors` says which of the `beam` rows of a source holds each key. BLOCK is the number of keys per iteration; as
-    in flash attention, earlier sums are rescaled whenever a block has a larger maximum score.
+    The result is stored in `y`. Arguments `…_row`, `…_head` and `…_position` are strides. E is the head width, WIDTH a
+    power of two not below it; `heads_per_key` query heads share a key head. NEW: there is a new key, which is written
+    at `ends`. BEAMS: `ancestors` (row × `cache_length`) says which of the `beam` rows of a source holds each key. BLOCK
+    is the number of keys per iteration; as in flash attention, earlier sums are rescaled whenever a block has a larger
+    maximum score.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group, heads = head // heads_per_key, tl.num_programs(1)
@@ -219,6 +223,7 @@ def _single_query_kernel(
     in_width = e < E
     end = tl.load(ends + row)
     q = tl.load(query + row * query_row + head * query_head + e, mask=in_width, other=0.0).to(tl.float32) * SCALE
+    # so far: maximum of the scores, total of exp(score − maximum), and with these weights the sum of the values
     maximum, total, weighted = -float("inf"), 0.0, tl.zeros([WIDTH], dtype=tl.float32)
     if NEW:
         k = tl.load(new_key + row * new_key_row + group * new_key_head + e, mask=in_width, other=0.0)
@@ -277,7 +282,7 @@ def _add_and_norm_kernel(
     """One program per vector of `width` numbers: store LayerNorm(x + y) in `output`.
 
     WIDTH is `width` rounded up to a power of 2; BIAS says whether there is a `bias`. As in torch, the sum x + y is
-    rounded to the dtype of x.
+    rounded to the dtype of x. EPSILON is added to the variance; `weight` and `bias` have `width` numbers.
     """
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     in_width = d < width

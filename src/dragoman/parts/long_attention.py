@@ -79,7 +79,7 @@ class LongAttentionMixer(Mixer):
 
 
 def row_numbers(x: Tensor) -> Tensor:
-    """Return the numbers 0 … B−1 of the rows of x as a column, B 1, for indexing together with columns (B N)."""
+    """Return the numbers 0 … B−1 of the rows of x as a column, B 1, to index x with N column numbers of each (B N)."""
     return torch.arange(x.shape[0], device=x.device)[:, None]
 
 
@@ -105,7 +105,7 @@ class LocalAttention(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> LocalAttentionMixer:
-        """Create the layer for vectors of width `dim`."""
+        """Create the layer for vectors of width `dim`; a block size below 1 raises a UserError."""
         if self.block_size < 1:
             raise UserError(
                 f"block_size of LocalAttention, a number of tokens, must be at least 1, but is {self.block_size}: "
@@ -123,7 +123,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         `same_block` is the mask in which a token sees earlier ones of its block. It is used to record attention
         weights; otherwise the blocks are computed separately.
         """
-        super().__init__(dim, spec.heads, spec.bias, spec.dropout)
+        super().__init__(dim, heads=spec.heads, bias=spec.bias, dropout=spec.dropout)
         self.block_size = spec.block_size
         self.same_block = Block(spec.block_size)
 
@@ -149,7 +149,7 @@ class LocalAttentionMixer(LongAttentionMixer):
             layout = context.layout
             y = self.attend(inputs, query_layout=layout, key_layout=layout, context=context, visibility=self.same_block)
         else:  # a sequence shorter than a block is one block
-            y = self._attend_in_blocks(inputs, min(self.block_size, x.shape[1]), context)
+            y = self._attend_in_blocks(inputs, block_size=min(self.block_size, x.shape[1]), context=context)
         return MixerOutput(self.output(y.flatten(2)), state)
 
     def _attend_in_blocks(self, inputs: Projections, block_size: int, context: Context) -> Tensor:
@@ -161,7 +161,7 @@ class LocalAttentionMixer(LongAttentionMixer):
         batch, count = inputs[0].shape[:2]
 
         def to_rows(x: Tensor) -> Tensor:
-            """Make each block a row: B T H E → B·N block H E, the last block padded with zeros."""
+            """Make each of the N blocks a row: B T H E → B·N block H E, the last block padded with zeros."""
             padded = F.pad(x, (0, 0, 0, 0, 0, -count % block_size))  # B N·block H E
             return padded.unflatten(1, (-1, block_size)).flatten(0, 1)
 
@@ -206,13 +206,14 @@ class LocalAttentionMixer(LongAttentionMixer):
         index = torch.where(token < 0, token + offset, token.clamp(max=count - 1) + size)
 
         def put_before(earlier: Tensor, new: Tensor) -> Tensor:
-            """Put keys or values of the state before new ones, with column 0 at the start of a block: B N·block H E."""
+            """Put keys or values of the state before new ones, with column 0 at the start of the first of N blocks."""
             return torch.cat((earlier, new.to(earlier.dtype)), 1)[rows, index]
 
         key, value = put_before(state["key"], key), put_before(state["value"], value)
         y = self._attend_in_blocks((query[rows, token.clamp(0, count - 1)], key, value), size, context)
         y = y[rows, offset + torch.arange(count, device=query.device)]  # B T H E: the new tokens
-        last = (offset + token_counts(layout)[:, None] - 1).clamp(min=0)  # B 1: column of the last token of each row
+        # B 1: column of the last token of each row; clamp: a row without any token may have none
+        last = (offset + token_counts(layout)[:, None] - 1).clamp(min=0)
         last_block = last // size * size + torch.arange(size, device=query.device)  # B block: its columns
         return y, {"key": key[rows, last_block], "value": value[rows, last_block]}
 
@@ -245,7 +246,7 @@ class CompressedAttention(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> CompressedAttentionMixer:
-        """Create the layer for vectors of width `dim`."""
+        """Create the layer for vectors of width `dim`; a kernel or stride below 1 raises a UserError."""
         if self.kernel < 1 or self.stride < 1:
             raise UserError(
                 f"kernel and stride of CompressedAttention, in tokens, must be at least 1, but are {self.kernel} and "
@@ -266,7 +267,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
 
         `compress` holds the convolutions of keys and of values, as linear layers over `kernel` vectors.
         """
-        super().__init__(dim, spec.heads, spec.bias, spec.dropout)
+        super().__init__(dim, heads=spec.heads, bias=spec.bias, dropout=spec.dropout)
         self.kernel, self.stride = spec.kernel, spec.stride
         self.compress = nn.ModuleDict({name: nn.Linear(spec.kernel * dim, dim, spec.bias) for name in ("key", "value")})
 
@@ -314,7 +315,8 @@ class CompressedAttentionMixer(LongAttentionMixer):
     def _compress_sequences(self, name: str, uncompressed: Tensor) -> Tensor:
         """Compress whole sequences of keys or values (`name`): B T H E → B 1+⌊T/stride⌋ H E, the first being zeros."""
         padded = F.pad(uncompressed, (0, 0, 0, 0, self.kernel - 1, 0))  # zeros before the first token
-        windows = padded.unfold(1, self.kernel, 1)[:, self.stride - 1 :: self.stride]  # B C H E kernel
+        # windows of `kernel` tokens; only those that end with token (c + 1) · stride − 1 for some c ≥ 0 are used
+        windows = padded.unfold(1, self.kernel, 1)[:, self.stride - 1 :: self.stride]  # B ⌊T/stride⌋ H E kernel
         return F.pad(self._convolve(name, windows.movedim(-1, 2)), (0, 0, 0, 0, 1, 0))
 
     def _attend_in_groups(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
@@ -345,8 +347,10 @@ class CompressedAttentionMixer(LongAttentionMixer):
         num_tokens, first = token_counts(layout)[:, None], layout.positions[:, :1]  # B 1: tokens, position of the first
         slots = state["slots"]
         uncompressed = torch.cat((state["waiting"], new.to(slots.dtype)), 1)  # B kernel−1+T H E
-        windows_completed = torch.arange(-(-count // self.stride), device=new.device)  # at most
-        end = (-1 - first) % self.stride + windows_completed * self.stride  # B C: number of the token that ends each
+        windows_completed = torch.arange(-(-count // self.stride), device=new.device)  # C: at most so many
+        # B C: number, among the new tokens, of the one that ends each window; p + 1 is a multiple of the stride at its
+        # position p
+        end = (-1 - first) % self.stride + windows_completed * self.stride
         offsets = torch.arange(self.kernel, device=new.device)  # of the tokens of a window
         windows = uncompressed[rows[..., None], end.clamp(max=count - 1)[..., None] + offsets]  # B C kernel H E
         slot = torch.where(end < num_tokens, (first + end + 1) // self.stride, slots.shape[1] - 1)  # B C
@@ -357,7 +361,8 @@ class CompressedAttentionMixer(LongAttentionMixer):
     def flops(self, work: Workload) -> int:
         """FLOPs for `work.tokens` tokens: projections, compression, and groups of queries that attend to all slots.
 
-        The slots are the compressed keys and one more, slot 0, which holds zeros.
+        The slots are the compressed keys and, as slot 0, a key of zeros. There are as many groups as slots, filled up
+        with padding to `stride` queries each.
         """
         compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)

@@ -34,7 +34,7 @@ class LoRA:
 
     @property
     def scaling(self) -> float:
-        """The factor of B A."""
+        """The factor of B A in the update of a matrix: α / rank."""
         return self.alpha / self.rank
 
 
@@ -78,7 +78,10 @@ class LoRALinear(nn.Linear):
             nn.init.kaiming_uniform_(self.lora_a[name], a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, … in → W x + b + (α/r) B A dropout(x), … out, with A and B of all adapted matrices at once."""
+        """x, … in → W x + b + (α/r) B A dropout(x), … out, with the factors A and B of all adapted matrices at once.
+
+        `rows` are the rows of each matrix stacked in the weight; rows of a matrix that is not adapted get no update.
+        """
         a, b = stack_factors(self.rows, dict(self.lora_a.items()), dict(self.lora_b.items()))
         update = F.linear(F.linear(self.dropout(x), a), self.scaling * b)
         return F.linear(x, self.weight, self.bias) + update
@@ -141,7 +144,8 @@ def add_adapters(model: nn.Module, lora: LoRA) -> None:
 def merge_adapters(weights: Mapping[str, Tensor], model: nn.Module, lora: LoRA) -> dict[str, Tensor]:
     """Return weights by name with W + (α/r) B A for every adapted W, and without A and B.
 
-    `model` has the layers to be adapted, on any device; its own weights are not used.
+    A and B have names that contain "lora_a" or "lora_b" (FACTORS). `model` has the layers to be adapted, on any device;
+    its own weights are not used. `lora` says which matrices are adapted, and gives α and the rank r.
     """
     merged = {name: w for name, w in weights.items() if not any(f".{factor}." in name for factor in FACTORS)}
     for layer in find_adapted_layers(model, lora.targets):

@@ -73,7 +73,8 @@ class SequenceLayout:
         cu_seqlens = nn.functional.pad(ends, (1, 0)).int()  # N+1: starts and last end; attention kernels expect int32
         columns = torch.arange(width, device=lengths.device)
         segment_ids = torch.searchsorted(ends, columns, right=True)  # N in unused columns
-        positions = (columns - cu_seqlens[segment_ids]).clamp(max=max_length - 1)  # there may be more unused columns
+        # clamp: there may be more unused columns than `max_length`, for which no position exists
+        positions = (columns - cu_seqlens[segment_ids]).clamp(max=max_length - 1)
         return SequenceLayout(
             positions[None], segment_ids=segment_ids[None], max_length=max_length, cu_seqlens=cu_seqlens
         )
@@ -367,6 +368,7 @@ class LayerSequence(Mixer):
             result = layer(y, context, None if state is None else state[name])
             y, new_state[name] = result.output, result.state
             if context.is_traced:  # intermediate results are recorded, to explain the model
+                # a step may be a function instead of a layer, without a path
                 context.trace(getattr(layer, "path", self.path), LAYER_OUTPUT, y)
             losses += result.auxiliary_losses
             if result.final_state is not None:
@@ -374,7 +376,7 @@ class LayerSequence(Mixer):
             if result.source_context is not None:
                 context = replace(context, source_context=result.source_context)
         y, state = self.finish(x, y, context.layout), None if state is None else new_state
-        context.trace(self.path, self.output_quantity, y)
+        context.trace(self.path, self.output_quantity, y)  # under the name that this class has for its output
         return MixerOutput(
             y,
             state,

@@ -92,7 +92,7 @@ def add_and_norm(x: Tensor, y: Tensor, norm: nn.Module, layout: SequenceLayout |
     """
     fusible = x.is_cuda and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and x.dtype == y.dtype
     if TRITON_AVAILABLE and fusible and isinstance(norm, LayerNormModule):
-        return kernels.add_and_norm(x, y, norm.weight, norm.bias, norm.eps)
+        return kernels.add_and_norm(x, y, weight=norm.weight, bias=norm.bias, epsilon=norm.eps)
     return norm(x + y, layout)
 
 
@@ -132,4 +132,4 @@ class BatchNorm(Spec):
 
     def build(self, dim: int) -> nn.Module:
         """Create the norm of vectors of width `dim`."""
-        return BatchNormModule(dim, self.epsilon, self.momentum)
+        return BatchNormModule(dim, epsilon=self.epsilon, momentum=self.momentum)

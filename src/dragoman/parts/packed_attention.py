@@ -76,8 +76,8 @@ def varlen_attention(
     """Compute attention within the sequences of a packed row by flash attention, without a bias: 1 H T E → 1 H T E.
 
     Keys and values may have fewer heads, each shared by several query heads. The layouts say where each sequence
-    starts. `scale` None is 1/√E. Flash attention needs half precision, and values as wide as keys: the narrower ones
-    are padded with zeros.
+    starts. `causal`: a query sees no later key. `scale` None is 1/√E. Flash attention needs half precision, and values
+    as wide as keys: the narrower ones are padded with zeros.
     """
     assert query_layout.cu_seqlens is not None
     assert key_layout.cu_seqlens is not None
@@ -111,8 +111,9 @@ def block_mask(query_layout: SequenceLayout, key_layout: SequenceLayout, visibil
     """Compute which blocks of keys each block of queries sees, and the mask within them, for FlexAttention.
 
     The layouts say where the sequences of the packed row lie, `visibility` which positions of a sequence see which
-    (None: all). Since sequences lie one after another, a block of queries, whose tokens belong to the sequences `first`
-    to `last`, sees the key blocks `low` to `high` that these sequences cover. A block has `PACK_MULTIPLE` tokens.
+    (None: all). Since sequences lie one after another, a block of queries, whose tokens belong to the sequences from
+    `first` to `last`, inclusive, sees the key blocks from `low` to `high`, inclusive, that these sequences cover. A
+    block has `PACK_MULTIPLE` tokens.
     """
     assert query_layout.segment_ids is not None
     assert key_layout.segment_ids is not None
@@ -128,7 +129,8 @@ def block_mask(query_layout: SequenceLayout, key_layout: SequenceLayout, visibil
     high = torch.maximum((ends[last] - 1) // PACK_MULTIPLE, low)  # at least one block, even of an empty sequence
     if query_layout is key_layout and visibility is not None and visibility.past_only:
         high = torch.minimum(high, torch.arange(blocks, device=high.device))  # no block after that of the query
-    count = (high - low + 1).int()  # of key blocks that each query block sees; `index` holds their numbers
+    # number of key blocks that each query block sees; `index` begins with their numbers, and is not read beyond them
+    count = (high - low + 1).int()
     index = (low[:, None] + torch.arange(key_blocks, device=low.device)).clamp(max=key_blocks - 1).int()
     position, key_position = query_layout.positions[0], key_layout.positions[0]
 
@@ -158,7 +160,10 @@ def _score_mod(parts: Sequence[Position], position: Tensor, key_position: Tensor
     """
 
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Add the biases of all position encodings to the score of query i and key j."""
+        """Add the biases of all position encodings to the score of the query in column i and the key in column j.
+
+        `head` is the number of the head; `batch`, which FlexAttention passes too, does not matter.
+        """
         for part in parts:
             bias = part.bias_at_distance(head, key_position[j] - position[i])
             score = score if bias is None else score + bias

@@ -36,7 +36,7 @@ def _transposed(weight: Tensor, bias: Tensor | None) -> Product:
     (outputs, inputs), transposed = weight.shape, weight.t().contiguous()  # W is outputs × inputs
 
     def product(x: Tensor) -> Tensor:
-        """… inputs → … outputs."""
+        """x Wᵀ + b: … inputs → … outputs."""
         rows = x.reshape(x.numel() // inputs, inputs)
         y = torch.mm(rows, transposed) if bias is None else torch.addmm(bias, rows, transposed)
         return y.view(*x.shape[:-1], outputs)
@@ -134,7 +134,10 @@ class FastestProduct:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str) -> None:
-        """Compute x Wᵀ + b with W = `weight` and b = `bias`, the weights in `precision`, "float32" or "int8"."""
+        """Compute x Wᵀ + b with W = `weight` and b = `bias`, the weights in `precision`, "float32" or "int8".
+
+        `by_row_class` holds the product for each class of the number of rows of x: 1, 2–3, 4–7, …
+        """
         self.weight, self.bias, self.precision, self.columns = weight, bias, precision, weight.shape[1]
         self.packed: dict[str, Product] = {}  # kernels in use, by name
         self.by_row_class: list[Product | None] = [None] * (MAX_ROW_CLASS + 1)  # None: not chosen yet
@@ -155,7 +158,8 @@ class FastestProduct:
         """Return the product with the fastest kernel for as many rows as x has: by a stored choice, or measured with x.
 
         `row_class` is the class of row counts that this one belongs to: k for 2^{k−1} to 2^k − 1 rows, the last one
-        also for more.
+        also for more. A measured choice is appended to the file of `kernel_choices`, of whose choices the first one
+        counts. Without any kernel, the product is torch's own.
         """
         kernels = KERNELS[self.precision]
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
@@ -165,8 +169,10 @@ class FastestProduct:
             packed = {name: product for name in kernels if (product := self._pack(name)) is not None}
             if not packed:
                 return plain(self.weight, self.bias)
+            # int8 kernels come first: float32 ones must be clearly faster, because their weights fill more of the
+            # caches
             margin = FLOAT32_MARGIN if self.precision == "int8" else TIME_TOLERANCE
-            name = choices.add(shape, fastest(packed, x, margin))
+            name = choices.add(shape, fastest(packed, x, margin=margin))
         return self._pack(name, keep=True) or plain(self.weight, self.bias)
 
     def _pack(self, name: str, keep: bool = False) -> Product | None:

@@ -73,14 +73,16 @@ class Position(nn.Module):
     def distance_vectors(self) -> Tensor | None:
         """Return the vectors added to keys by their distance from the query; None, as here, if there are none.
 
-        They are (2·clip + 1) E, for distances from −clip to clip; larger ones are clipped.
+        They form a matrix of 2·clip + 1 rows, for distances from −clip to clip, and E columns, the width of a head.
+        Larger distances use the vector of −clip or clip.
         """
         return None
 
     def value_distance_vectors(self) -> Tensor | None:
         """Return the vectors added to values by their distance from the query; None, as here, if there are none.
 
-        They are (2·clip + 1) E, for distances from −clip to clip; larger ones are clipped.
+        They form a matrix of 2·clip + 1 rows, for distances from −clip to clip, and E columns, the width of a head.
+        Larger distances use the vector of −clip or clip.
         """
         return None
 
@@ -150,7 +152,10 @@ class SinusoidalPosition(Position):
         self.register_buffer("frequency", frequencies(dim, spec.base), persistent=False)
 
     def encoding(self, positions: Tensor) -> Tensor:
-        """Return the sines and cosines of positions times frequencies: positions of any shape … → vectors … D."""
+        """Return the sines and cosines of positions times frequencies: positions of any shape … → vectors … D.
+
+        The first position of a sequence counts as `first_position`: 0, or more in models of fairseq.
+        """
         angle = (positions[..., None] + self.first_position).float() * self.frequency  # … D/2
         sinusoids = self.arrange((angle.sin(), angle.cos()), -1)[..., : self.dim]
         # zeros if the width is odd and `frequency` rounds half of it down, as in fairseq
@@ -207,7 +212,11 @@ class LearnedPosition(Position):
         return self.table(positions)
 
     def embed(self, x: Tensor, layout: SequenceLayout) -> Tensor:
-        """Add the learned vectors of the tokens' positions to x, B T D; the layout holds the positions."""
+        """Add the learned vectors of the tokens' positions to x, B T D; the layout holds the positions.
+
+        A sequence longer than the table raises a UserError. In decoding steps, where the layout does not know the
+        number of positions (None), it is not checked here.
+        """
         if layout.num_positions is not None and layout.num_positions > self.table.num_embeddings:
             raise UserError(
                 f"this model has learned positions for {self.table.num_embeddings} tokens, but a sequence has "
@@ -229,7 +238,10 @@ class Concatenated(Spec):
     dim: int
 
     def build(self, dim: int) -> ConcatenatedPosition:
-        """Create the position encoding for embeddings that are `dim` wide together with their positions."""
+        """Create the position encoding for embeddings that are `dim` wide together with their positions.
+
+        The positions' own width, `self.dim`, must be smaller; otherwise a UserError is raised.
+        """
         if not 0 < self.dim < dim:
             raise UserError(
                 f"position_dim, the number of the {dim} embedding dimensions that hold the position, must be from 1 to "
@@ -242,7 +254,8 @@ class ConcatenatedPosition(Position):
     def __init__(self, position: Position, dim: int) -> None:
         """Concatenate the vectors of `position`, `dim` wide, to embeddings.
 
-        They are what it adds to vectors of zeros.
+        The vectors are what `position` adds to embeddings; here it adds them to zeros. `is_concatenated` tells others
+        that they are not added to the embeddings themselves.
         """
         super().__init__()
         self.position, self.dim = position, dim
@@ -311,7 +324,10 @@ class RotaryPosition(Position):
     frequency: Tensor
 
     def __init__(self, dim: int, frequency: Tensor) -> None:
-        """`dim` is the width E of a head; `frequency` (E/2) is the angle, in radians per position, of each pair."""
+        """`dim` is the width E of a head; `frequency` (E/2) is the angle, in radians per position, of each pair.
+
+        Since elements are rotated in pairs, an odd width raises a UserError.
+        """
         super().__init__()
         if dim % 2:
             raise UserError(
@@ -340,7 +356,7 @@ def _check_heads(encoding: str, heads: int, query: Tensor) -> None:
 
     `encoding` is its name for the message.
     """
-    if query.shape[1] != heads:  # the biases of a single head would silently be broadcast to all
+    if query.shape[1] != heads:  # without this check, the biases of a single head would be broadcast to all
         raise UserError(
             f"the position encoding {encoding} has {heads} heads, but the attention has {query.shape[1]}: set both to "
             "the same number"
@@ -368,7 +384,12 @@ class RelativeBias(Spec):
 
 class BucketedBias(Position):
     def __init__(self, spec: RelativeBias) -> None:
-        """Create a table with a learned bias for each bucket (range of distances) and head."""
+        """Create a table with a learned bias for each bucket (range of distances) and head.
+
+        If `bidirectional`, half of the buckets are for keys after the query. Half of those of a direction hold a single
+        distance, so that at least two are needed, and `max_distance` must lie above that half; otherwise a UserError is
+        raised.
+        """
         super().__init__()
         self.heads, self.max_distance, self.bidirectional = spec.heads, spec.max_distance, spec.bidirectional
         self.buckets = spec.buckets // 2 if spec.bidirectional else spec.buckets  # per direction
@@ -384,10 +405,11 @@ class BucketedBias(Position):
         """Map distances j − i, of any shape, to buckets: one each for small distances, logarithmic ones for larger.
 
         If `bidirectional`, positive and negative distances have separate buckets; otherwise positive ones count as 0.
+        `self.buckets` is the number of buckets per direction.
         """
         size = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         num_exact = self.buckets // 2  # buckets of a single distance; the others are logarithmic
-        # of the logarithmic range: 0 at `num_exact`, 1 at `max_distance`
+        # where a distance lies in the logarithmic range: 0 at `num_exact`, 1 at `max_distance`, more beyond it
         fraction = torch.log(size.clamp(min=num_exact).float() / num_exact) / math.log(self.max_distance / num_exact)
         logarithmic = num_exact + (fraction * (self.buckets - num_exact)).long()
         bucket = torch.where(size < num_exact, size, logarithmic.clamp(max=self.buckets - 1))
@@ -421,7 +443,7 @@ class Shaw(Spec):
         """Create the distance vectors for heads whose keys have width `dim`."""
         if not self.values:
             return ShawKeys(dim, self.clip)
-        return ShawKeysAndValues(dim, self.value_dim or dim, self.clip)
+        return ShawKeysAndValues(dim, value_dim=self.value_dim or dim, clip=self.clip)
 
 
 class ShawKeys(Position):
@@ -434,13 +456,17 @@ class ShawKeys(Position):
         self.keys = nn.Embedding(2 * clip + 1, dim)
 
     def distance_vectors(self) -> Tensor:
-        """Return the learned vectors of distances −clip to clip that are added to keys, (2·clip + 1) E."""
+        """Return the learned vectors that are added to keys, a matrix of 2·clip + 1 rows and E columns.
+
+        Row r is for the distance r − clip of a key from its query; E is the width of a head.
+        """
         return self.keys.weight
 
     def index(self, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the row of the vector table for each query and key, B 1 T S: distance + clip, from 0 to 2·clip.
 
-        Distances are clipped to ±clip. Queries stand at `positions` (B T), keys at `key_positions` (B S).
+        Distances (key position minus query position) are clipped to ±clip. Queries stand at `positions` (B T), keys at
+        `key_positions` (B S).
         """
         return distances(positions, key_positions).clamp(-self.clip, self.clip)[:, None] + self.clip
 
@@ -448,7 +474,7 @@ class ShawKeys(Position):
         """Return the dot products of queries with the vectors of their distances to the keys, B H T S.
 
         Queries, B H T E, are already multiplied by the scale of the scores, such as 1/√E. They stand at `positions`
-        (B T), keys at `key_positions` (B S).
+        (B T), keys at `key_positions` (B S). A head width E other than that of the vectors raises a UserError.
         """
         if query.shape[-1] != self.dim:
             raise UserError(
@@ -462,7 +488,8 @@ class ShawKeys(Position):
     def flops(self, work: Workload) -> int:
         """FLOPs: the query of each of `work.tokens` tokens times all distance vectors of keys.
 
-        With vectors for values, also its attention weights, summed by distance, times those.
+        With vectors for values, also its attention weights, summed by distance, times those. So each number in the
+        tables of vectors takes part in a multiplication and an addition per token.
         """
         return 2 * work.tokens * sum(table.numel() for table in self.parameters())
 
@@ -475,7 +502,10 @@ class ShawKeysAndValues(ShawKeys):
         self.values = nn.Embedding(2 * clip + 1, value_dim)
 
     def value_distance_vectors(self) -> Tensor:
-        """Return the learned vectors of distances −clip to clip that are added to values, (2·clip + 1) E."""
+        """Return the learned vectors that are added to values, a matrix of 2·clip + 1 rows and `value_dim` columns.
+
+        Row r is for the distance r − clip of a value from the query.
+        """
         return self.values.weight
 
     def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -485,7 +515,7 @@ class ShawKeysAndValues(ShawKeys):
         """
         table = self.values.weight.to(weights.dtype)
         index = self.index(positions, key_positions).expand_as(weights)
-        # B H T (2·clip + 1)
+        # B H T (2·clip + 1): sums of the weights of all keys at a distance, from −clip to clip
         by_distance = weights.new_zeros(*weights.shape[:-1], len(table)).scatter_add(-1, index, weights)
         return by_distance @ table  # B H T E
 

@@ -79,7 +79,8 @@ class Cells(nn.Module):
         """Create `layers` layers of cells, with the weights of torch's module of this kind.
 
         `inputs` is the width of x, `dim` that of the state per direction; `dropout` is applied between layers.
-        `cell_dim` is the width of the cells of an LSTM whose output is projected to `dim`.
+        `cell_dim` is the width of the cells of an LSTM whose output is projected to `dim`; None: no projection. If
+        `bidirectional`, other cells read the sequences backward, and the outputs of both are concatenated.
         """
         super().__init__()
         self.layers, self.dim, self.dropout, self.bidirectional = layers, dim, dropout, bidirectional
@@ -179,10 +180,10 @@ class Cells(nn.Module):
         return getattr(self, f"weight_{side}_l{layer}"), getattr(self, f"bias_{side}_l{layer}")
 
     def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute one step of all layers: the output of the top layer, B D, and the new state, B L D per name.
+        """Compute one step of all L layers: the output of the top layer, B D, and the new state, B L D per name.
 
-        `gates` (B G) is W x + b of the bottom layer, as returned by `project`; `state` is the state before the step,
-        B L D per name.
+        `gates` (B G) is W x + b of the bottom layer, G numbers for all of its gates, as returned by `project`; `state`
+        is the state before the step, "hidden" and, of an LSTM, "cell", B L D each.
         """
         if self.layers == 1:  # faster, because the states of layers need not be stacked
             previous = {name: value.squeeze(1) for name, value in state.items()}  # B D
@@ -201,7 +202,8 @@ class Cells(nn.Module):
     def gates_of_step(self, gates: Tensor, state: State) -> Iterator[tuple[Quantity, Tensor]]:
         """Yield the gates of all layers in one step, B D each, with their descriptions, to explain the model to a user.
 
-        `gates` (B G) is W x + b of the bottom layer, `state` the state before the step, B L D per name.
+        `gates` (B G) is W x + b of the bottom layer, G numbers for all of its gates, `state` the state before the step,
+        B L D per name, with L layers.
         """
         new_state = self.step(gates, state)[1]
         for layer in range(self.layers):
@@ -215,7 +217,8 @@ class Cells(nn.Module):
     def gate_values(self, gates: Tensor, previous: State, *weights: Tensor) -> list[tuple[Quantity, Tensor]]:
         """Return the gates of one layer in one step, B D each, with their descriptions; here, for Elman RNNs, none.
 
-        `gates` (B G) is W x + b, `previous` the state before the step (B D per name), `weights` are U and its bias.
+        `gates` (B G, G numbers for all gates) is W x + b, `previous` the state before the step (B D per name),
+        `weights` are U and its bias.
         """
         return []
 
@@ -226,7 +229,8 @@ class Cells(nn.Module):
     def next_state(self, gates: Tensor, previous: State, *weights: Tensor) -> State:
         """Compute one step of one layer: the new state, B D per name, from the previous one.
 
-        `gates` (B G) is W x + b, as returned by `project`; `weights` are those of `recurrent_weights`.
+        `gates` (B G) is W x + b, G numbers for all gates, as returned by `project`. `weights` are the matrix U, from
+        the previous hidden state to the gates, and the bias of that product.
         """
         matrix, bias = weights
         return self.cell(gates, F.linear(previous["hidden"], matrix, bias), previous)
@@ -289,7 +293,7 @@ class LSTMCells(Cells):
         flag_weight = input_weight.new_zeros(len(input_weight), 8)  # one column is enough; kernels prefer even widths
         flag_weight[:dim, 0], flag_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED  # rows of i and of f
         padding_flag = F.pad(padding[..., None].to(x.dtype), (0, 7))  # B T 8: 1 at padding, in the first column
-        state = tuple(initial[name][None] for name in self.state_names)
+        state = tuple(initial[name][None] for name in self.state_names)  # hidden and cell, 1 B D each, as torch expects
         weights = [torch.cat((input_weight, flag_weight), 1), *others]
         inputs = torch.cat((x, padding_flag), -1)
         if torch.compiler.is_exporting():
@@ -333,7 +337,8 @@ class ProjectedLSTMCells(LSTMCells):
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, State]:
         """Read whole sequences, B T I or packed, with torch's module; return its outputs (B T D) and final state.
 
-        `state` is the initial state, zero if None. Torch's warning that oneDNN's kernels have no projection is ignored.
+        I is the width of the input. `state` is the initial state, zero if None. Torch's warning that oneDNN's kernels
+        have no projection is ignored.
         """
         with ignore_kernel_warnings():
             return super().run_sequence(x, state)
@@ -386,6 +391,7 @@ class LSTMCell(torch.autograd.Function):
 
         They follow from the gradients of the new hidden state and cell, B D each.
         """
+        # tanh_backward(g, y) is g (1 − y²), sigmoid_backward(g, y) is g y (1 − y), y being the value of the function
         gates, previous, squashed = ctx.saved_tensors  # the four gates, the previous cell, tanh of the new cell
         i, f, g, o = gates.chunk(4, -1)
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * o, squashed)
@@ -458,9 +464,9 @@ class ResetBeforeGRUCells(GRUCells):
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool, initial: State) -> tuple[Tensor, State]:
         """Read whole sequences step by step with one layer, by its number, and direction: x, B T I → outputs B T D.
 
-        With `backward`, the weights are those of the backward direction, for which the caller has reversed the
-        sequences. `initial` is the state before the first token. Padding comes last, so that it changes no output
-        before it. No other state is returned (an empty dict): the last hidden state is an output.
+        I is the width of the input. With `backward`, the weights are those of the backward direction, for which the
+        caller has reversed the sequences. `initial` is the state before the first token. Padding comes last, so that it
+        changes no output before it. No other state is returned (an empty dict): the last hidden state is an output.
         """
         if torch.compiler.is_exporting():
             return super().run_layer(x, padding, layer, backward, initial)
@@ -511,8 +517,8 @@ def build_cells(
 ) -> Cells:
     """Create recurrent cells with inputs of width `inputs` and outputs of width `dim`.
 
-    With `cell_dim`, there are `cell_dim` LSTM cells, whose output is projected to `dim`. If `bidirectional`, `dim` and
-    `cell_dim` are those of each direction.
+    With `cell_dim`, there are `cell_dim` LSTM cells, whose output is projected to `dim`: other kinds of cells, or not
+    more cells than outputs, raise a UserError. If `bidirectional`, `dim` and `cell_dim` are those of each direction.
     """
     if cell_dim is None:
         return CELLS[kind](inputs, dim, layers=layers, dropout=dropout, bidirectional=bidirectional)
@@ -557,7 +563,9 @@ class RecurrentMixer(Mixer):
     def __init__(self, spec: Recurrent, dim: int) -> None:
         """Create the cells for outputs of width `dim`: half of it per direction, if there are two.
 
-        With `attention_context`, they read x and, concatenated to it, the attention over the source: 2 · dim.
+        With `attention_context`, they read x and, concatenated to it, the attention over the source: 2 · dim. The
+        spec's `cell_dim` counts the cells of both directions together. An odd width with two directions raises a
+        UserError.
         """
         super().__init__()
         self.bidirectional, self.backward = spec.direction == "both", spec.direction == "backward"
@@ -585,8 +593,9 @@ class RecurrentMixer(Mixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """Read sequences with the cells: x, B T D → outputs B T D, and the new or the final state.
 
-        Without a state, x holds whole sequences. With one, x continues its sequences, in the forward direction only.
-        The context holds the lengths of the sequences and the attention over the source of a layer below.
+        Without a state, x holds whole sequences. With one, x continues its sequences; cells that read backward then
+        raise a UserError. The context holds the lengths of the sequences and, for cells with `attention_context`, the
+        attention over the source that a layer below has computed; without it, they raise a UserError.
         """
         layout = context.layout
         if self.attention_context:
@@ -611,7 +620,7 @@ class RecurrentMixer(Mixer):
         if state is not None:
             y, new_state = continue_rows(self.cells, x, layout, state)
             return MixerOutput(y, new_state)
-        if context.memory is not None:  # A decoder does not need the final state; padding comes last and is harmless.
+        if context.memory is not None:  # a decoder, which needs no final state; padding, being last, changes no token
             return MixerOutput(self.cells.run_sequence(x)[0])
         y, final = run_rows(self.cells, x, layout)
         return MixerOutput(y, final_state=final)
@@ -628,9 +637,10 @@ def continue_rows(cells: Cells, x: Tensor, layout: SequenceLayout, state: State)
 def run_rows(cells: Cells, x: Tensor, layout: SequenceLayout, state: State | None = None) -> tuple[Tensor, State]:
     """Read padded rows from the start or from `state`: x, B T I → B T D, and the state after each row's last token.
 
-    The layout holds the lengths of the rows. Rows that continue a state are read as a PackedSequence, which keeps
-    padding out of the final state. For others, packing costs more than some padding, and on a GPU it would synchronize
-    to get the lengths.
+    I is the width of the cells' input; `state` None: start with zeros. The layout holds the lengths of the rows. Rows
+    that continue a state are read as a PackedSequence, which keeps padding out of the final state; a row without tokens
+    keeps its state. For others, packing costs more than some padding, and on a GPU it would synchronize to get the
+    lengths.
     """
     token_mask = layout.token_mask
     # reading values would synchronize with a GPU, and fix them in an exported graph
@@ -653,9 +663,9 @@ def run_rows(cells: Cells, x: Tensor, layout: SequenceLayout, state: State | Non
 def run_padded(cells: Cells, x: Tensor, layout: SequenceLayout, state: State | None = None) -> tuple[Tensor, State]:
     """Read padded rows, x, B T I → outputs B T D and the final state, layer by layer, each direction separately.
 
-    The layout holds the lengths of the rows. For the backward direction, rows are reversed. Padding comes last and does
-    not change the outputs before it; the final state is taken at the end of each row. Rows of cells with one direction
-    may continue a state.
+    I is the width of the cells' input. The layout holds the lengths of the rows. For the backward direction, rows are
+    reversed. Padding comes last and does not change the outputs before it; the final state is taken at the last token
+    of each row. Rows of cells with one direction may continue a state; None: they start with zeros.
     """
     assert layout.lengths is not None
     padding = layout.positions >= layout.lengths[:, None]  # B T
@@ -663,12 +673,15 @@ def run_padded(cells: Cells, x: Tensor, layout: SequenceLayout, state: State | N
     zero = {name: x.new_zeros(x.shape[0], cells.state_dims[name]) for name in cells.state_names}
     final_states: list[State] = []  # of each layer, B D per name
     for layer in range(cells.layers):
-        x = dropout(x, cells.dropout if layer else 0.0, cells.training)
+        x = dropout(x, cells.dropout if layer else 0.0, cells.training)  # between layers only
         initial = zero if state is None else {name: value[:, layer] for name, value in state.items()}
         outputs, final = [], []  # of each direction
         for backward in (False, True) if cells.bidirectional else (False,):
-            y, last = cells.run_layer(flip(x, layout) if backward else x, padding, layer, backward, initial)
+            y, last = cells.run_layer(
+                flip(x, layout) if backward else x, padding, layer=layer, backward=backward, initial=initial
+            )
             outputs.append(flip(y, layout) if backward else y)
+            # `run_layer` returns the LSTM's cell as it was after the last token, but no hidden state: this is an output
             final.append(last | {"hidden": y.gather(1, last_token.expand(-1, 1, y.shape[-1]))[:, 0]})
         x = torch.cat(outputs, -1)
         final_states.append({name: torch.cat([last[name] for last in final], -1) for name in final[0]})
@@ -679,6 +692,6 @@ def flip(x: Tensor, layout: SequenceLayout) -> Tensor:
     """Reverse each row of x, B T D, within its length (from the layout); padding stays in place."""
     if layout.lengths is None:
         return x.flip(1)
-    mirrored = layout.lengths[:, None] - 1 - layout.positions
+    mirrored = layout.lengths[:, None] - 1 - layout.positions  # B T; negative at padding
     index = torch.where(mirrored >= 0, mirrored, layout.positions)  # B T
     return x.gather(1, index[..., None].expand_as(x))

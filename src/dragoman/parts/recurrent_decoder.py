@@ -50,7 +50,10 @@ class Summary(Spec):
 
 
 def encoder_final_state(memory: Memory) -> State:
-    """Return the final state of the encoder, B L D per name, or raise an error if the encoder is not recurrent."""
+    """Return the final state of the encoder, or raise an error if the encoder is not recurrent.
+
+    It has the names "hidden" and, of an LSTM, "cell": B L D each, with L layers.
+    """
     if memory.final_state is None:
         raise UserError(
             "this decoder starts from the final state of the encoder, but the encoder has none: use a recurrent encoder"
@@ -98,8 +101,8 @@ class InitialState(nn.Module):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
         """Return the initial state of the decoder's cells for the encoded sources `memory`: here `zero`.
 
-        `zero` is a state of zeros with the right shapes (B L D per name), and `projections` what the decoder's context
-        (such as attention) has computed from the sources once.
+        `zero` is a state of zeros with the right shapes: "hidden" and, of an LSTM, "cell", B L D each with L layers.
+        `projections` are what the decoder's context, such as attention, has computed from the sources once.
         """
         return zero
 
@@ -112,7 +115,8 @@ class CopiedInitialState(InitialState):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
         """Return the final state of the encoder (in `memory`), with which the decoder starts.
 
-        Its shapes must be those of `zero`, the decoder's state; `projections` are not used.
+        Its shapes must be those of `zero`, the decoder's state, otherwise a UserError is raised; `projections` are not
+        used.
         """
         final = encoder_final_state(memory)
         encoder_shapes = {name: [*value.shape[1:]] for name, value in final.items()}  # layers and width, by name
@@ -142,8 +146,9 @@ class ProjectedInitialState(InitialState):
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
         """Return the hidden state tanh(W v) of L layers, B L D; other parts, such as the LSTM's cell, are zero.
 
-        v is the summary of the encoded sources `memory`, or else the source vector `projections["context"]`, which is
-        the same at every step.
+        v is the summary of the encoded sources `memory`, or, without a summary, the source vector
+        `projections["context"]`, which is the same at every step; a UserError is raised if the decoder has none. `zero`
+        is the state of zeros, "hidden" and, of an LSTM, "cell", B L D each.
         """
         source_vector = self.summary(memory) if self.summary else projections.get("context")
         if source_vector is None:
@@ -273,7 +278,7 @@ class AttentionContextModule(ContextModule):
         """
         memory = context.encoded_source
         folded = fold_beams(query, memory)[:, None]  # B 1 K·T D
-        key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S A (prepared keys) and B 1 S D
+        key, value = projections["key"][:, None], memory.states[:, None]  # B 1 S A (keys, A numbers each) and B 1 S D
         args = AttentionArgs(score=self.score, path=path)
         if context.is_traced:  # intermediate results are recorded, with formulas that explain them
             keys = replace(SOURCE_KEY, formula=self.score.key_formula)
@@ -290,7 +295,11 @@ class AttentionContextModule(ContextModule):
         return self.score.terms(query, key)
 
     def flops(self, work: Workload) -> int:
-        """FLOPs for `work.tokens` target and `work.source` source tokens: score and weighted sum of each pair."""
+        """FLOPs for `work.tokens` target and `work.source` source tokens: score and weighted sum of each pair.
+
+        The encoder's states, which are summed, are `work.width` numbers wide, each with a multiplication and an
+        addition.
+        """
         return module_flops(self.score, work) + 2 * work.tokens * work.source * work.width
 
 
@@ -486,7 +495,7 @@ class RecurrentDecoderMixer(Mixer):
         """
         projections = self.memory_projections(context.encoded_source)
         cells, feedback = self._state_to_continue(x, context, projections, state)
-        # Without a state, the final state is not needed, and padding comes last.
+        # without a state, the final state is not needed, so that padding, which comes last, may change it: no lengths
         layout = SequenceLayout(context.layout.positions) if state is None else context.layout
         if self.sequential or context.is_traced:
             with deferred_weight_gradients():  # computes each weight's gradient once for all steps
@@ -530,11 +539,13 @@ class RecurrentDecoderMixer(Mixer):
     ) -> tuple[Tensor, Tensor, State, Tensor]:
         """Compute step by step: output R T D, attention over the source R T D, final state and last feedback R D.
 
-        x (R T D) are the embeddings of T tokens in R rows; `cells` and `feedback` (R D) are the state to begin with. At
-        each step, the attention is computed before or after the cells, and the feedback (attention or output) enters
-        the gates. `token_mask` (R T) is False at padding, which leaves state and feedback unchanged; None: no padding.
+        x (R T D) are the embeddings of T tokens in R rows; `cells` and `feedback` (R D) are the state to begin with,
+        `projections` what is computed from the source once, such as the keys of the attention. At each step, the
+        attention is computed before or after the cells (`attends_before`), and the feedback enters the gates: the
+        attention (`feeds_context`), the output (`feeds_output`) or none. `token_mask` (R T) is False at padding, which
+        leaves state and feedback unchanged; None: no padding.
         """
-        gates = self.cells.project(x)  # R T G: what x adds to all gates of all cells
+        gates = self.cells.project(x)  # R T G: what x adds to the inputs of all gates of all cells, G numbers
         feedback_weight = self.cells.weight("ih", layer=0)[0][:, self.dim :]  # G D: columns after those for x
         attends_before = self.attends_before or not self.context.attends  # a fixed context is there before the step
         states: list[Tensor] = []

@@ -60,8 +60,9 @@ def to_dict(value: Any) -> Any:
 def from_dict(data: Any, classes: Mapping[str, type[Configurable]], what: str = "part") -> Any:
     """Create specs (or other configurable dataclasses) from JSON values that `to_dict` has written.
 
-    Only the given `classes`, by name, can be created, so that reading an untrusted file runs no foreign code. Unknown
-    kinds or fields, missing fields and wrong types raise errors, in which `what` names the kind of object.
+    Lists become tuples; plain values stay as they are. Only the given `classes`, by name, can be created, so that
+    reading an untrusted file runs no foreign code. Unknown kinds or fields, missing fields and wrong types raise
+    errors, in which `what` names the kind of object.
     """
     if isinstance(data, list):
         return tuple(from_dict(item, classes, what) for item in data)

@@ -136,7 +136,9 @@ class Parallel(Spec):
 
     def build(self, dim: int) -> ParallelMixer:
         """Create the parallel layers for a model of width `dim`."""
-        return ParallelMixer([build_part(body, dim, Mixer) for body in self.bodies], self.norm.build(dim), self.dropout)
+        return ParallelMixer(
+            [build_part(body, dim, Mixer) for body in self.bodies], norm=self.norm.build(dim), dropout=self.dropout
+        )
 
 
 class ParallelMixer(LayerSequence):
@@ -200,7 +202,8 @@ class StackMixer(LayerSequence):
         """Build `spec.depth` blocks of layers of width `dim`, with position encoding, input norm and final norm.
 
         `project` maps the embeddings to `dim`, if their width differs. `_blocks` groups the layers that gradient
-        checkpointing recomputes together: the layers of a block, or, in a stack of one block, each layer.
+        checkpointing recomputes together: the layers of a block, or, in a stack of one block, each layer. Layers that
+        must not be computed twice, those with batch norm, raise a UserError with gradient checkpointing.
         """
         super().__init__()
         self.layers = nn.ModuleList(

@@ -94,8 +94,9 @@ class Prefix(Visibility):
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
         """Return which keys each query sees, B T S, from the positions of queries (B T) and keys (B S).
 
-        The context holds the prefix length of each row, which chooses its mask: negative for right-to-left. It also
-        says which tokens are placeholders, such as masks in the place of the next token, that no other token sees.
+        The context holds the prefix length of each row, which chooses its mask: if negative, position i sees j ≥ i
+        (right-to-left), otherwise j ≤ i and the prefix; None: no row has a prefix. It also says which tokens are
+        placeholders, such as masks in the place of the next token, that no other token sees.
         """
         i, j = query[:, :, None], key[:, None, :]
         visible = j <= i
@@ -106,6 +107,6 @@ class Prefix(Visibility):
             return visible
         prefix, lengths = context.prefix_lengths[:, None, None], context.layout.lengths
         backward = j >= i
-        if lengths is not None:  # padding sees all tokens, because it must see some
+        if lengths is not None:  # padding sees all tokens, because a softmax over no key would be NaN
             backward = backward | (i >= lengths[:, None, None])
         return torch.where(prefix < 0, backward, visible | (j < prefix))

@@ -91,7 +91,7 @@ def translate_blocks(
     Args:
         preserve: which texts, such as placeholders or numbers, the translations must contain unchanged
         language: code of the language of the translations, such as de; '' if it is unknown
-        options: further keyword arguments of `Run.translate_stream`
+        options: further keyword arguments of `Run.translate_stream`, such as `tag` (the corpus tag)
     """
     document = SplitDocument.create(run, blocks, preserve)
     sentences = document.sentences

@@ -51,7 +51,7 @@ class FileProgress:
     def after(self, translations: Sequence[Translation], num_bytes: int = 0, source_digest: str = "") -> FileProgress:
         """Return the progress after more translations were written, which have `num_bytes` in the output file.
 
-        `source_digest` is a hash of all input lines up to there.
+        `source_digest` is a hash of all input lines up to there. Both keep their defaults where no file is written.
         """
         truncated_sources = sum(translation.truncated_source for translation in translations)
         return FileProgress(
@@ -67,8 +67,8 @@ class FileProgress:
 def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str, object]) -> dict[str, Any]:
     """Return everything that determines the translations: a digest of the model's files, the search, and `options`.
 
-    The values are those of JSON, the keys are names for error messages. An interrupted translation can only be resumed
-    if all values are equal.
+    The values are those of JSON, the keys are names for error messages. `options` has the further ones that the user
+    has given, such as the corpus tag. An interrupted translation can only be resumed if all values are equal.
     """
     values = run_fingerprint(run) | _flatten("search", search_to_dict(search))
     values |= {f"the run's {name}": value for name, value in asdict(run.config.search).items()}
@@ -161,7 +161,8 @@ def write_translations(
     """Translate input lines into a file; yield the progress before the first window, and after each window.
 
     A window is a number of consecutive input lines. After each one, a journal records what is safely on disk, so that
-    an interrupted translation can be resumed.
+    an interrupted translation can be resumed. An output that may not be written, and a partial one that may neither be
+    resumed nor replaced (or was made from another input), are UserErrors.
 
     Args:
         output: the file to write

@@ -37,8 +37,9 @@ def fill(run: Run, texts: Sequence[str], top_k: int, search: Beam | None = None)
     """Fill every gap (`<mask>`) of the texts; a run that cannot fill gaps is a UserError.
 
     Args:
-        top_k: number of choices that are returned for each gap
-        search: for encoder–decoders, which generate the fillers; the run's beam search by default
+        top_k: number of choices that are returned for each gap, or of texts if the model generates whole texts
+        search: for encoder–decoders, which generate the fillers; None: the run's beam search. Its size is raised to
+            `top_k` if it is smaller
     """
     run.check_usage("fill")
     infilling = infilling_of(run)
@@ -79,7 +80,8 @@ def infilling_of(run: Run) -> Infilling | None:
 def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
     """Tag the words of each text, which are separated by spaces; a run that is no tagger is a UserError.
 
-    A word's tag is predicted at its first token. Words after the maximum source length get no tag.
+    A word's tag is predicted at its first token. Words after the maximum source length get no tag. Labels without
+    names, as of some imported checkpoints, are a UserError, too.
     """
     run.check_usage("tag")
     if not run.model.num_labels or run.model.one_label_per_sequence:
@@ -163,7 +165,7 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
     """Compute log p of every token given all others with a masked language model: Salazar et al. (2020), equation 1.
 
     A text of n tokens is read n times, each time with another token masked. Tokens after the maximum source length are
-    left out. A run that does not predict single masked tokens is a UserError.
+    left out. A run that does not predict single masked tokens, or whose tokenizer has no mask, is a UserError.
     """
     if infilling_of(run) != "piece":  # only encoders that predict single tokens
         raise run.usage_error("fill")
@@ -205,7 +207,8 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
 
     In the source, the gaps are replaced by sentinel tokens <extra_id_0>, <extra_id_1>, …. The model generates each
     sentinel, followed by the tokens that fill its gap. A gap whose sentinel is not generated remains. `search` finds
-    `n_best` hypotheses, which are the choices.
+    `n_best` hypotheses, which are the choices. A text with more gaps than sentinels is a UserError; one without gaps is
+    returned unchanged.
     """
     tokenizer = run.target_tokenizer
     sentinels = sentinel_ids(tokenizer, run.model.vocab_size)
@@ -268,7 +271,8 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
     """Reconstruct corrupted training examples (`rows`) of a pretraining objective, such as masked language modelling.
 
     Returns token ids of each example: for an encoder the most probable token at every labeled position of the source,
-    and `pad` elsewhere; for an encoder–decoder the generated target. None if the run cannot fill gaps.
+    and `pad` elsewhere; for an encoder–decoder the target that greedy search generates. None if the run cannot fill
+    gaps.
     """
     infilling = infilling_of(run)
     if infilling is None:
@@ -289,6 +293,7 @@ def _predict_labels(run: Run, row: BatchRow) -> list[int]:
     """
     pad = run.framing.pad
     source, lengths = run.pad_batch([row.source.tolist()])
+    # the segment (0 or 1) of each token, of a model that reads pairs of texts; None: there are no segments
     types = None if row.token_type_ids is None else torch.from_numpy(row.token_type_ids)[None].to(run.device)
     predicted = _mask_predictor(run)(source, lengths, token_types=types)[0].argmax(-1).tolist()
     return [token if label != pad else pad for token, label in zip(predicted, row.target.tolist())]

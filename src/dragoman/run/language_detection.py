@@ -46,7 +46,7 @@ class LanguageDetector:
 
         `source` and `target` are the names of the two languages in results.
         """
-        try:
+        try:  # the run's folder; of an ensemble, that of its first run
             store = TokenStore(run.member_folders[0] / "data" / "train")
         except (UserError, OSError):
             return

@@ -32,7 +32,10 @@ class LanguagePair(NamedTuple):
 
 
 def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
-    """Parse a command-line argument of the form RUN or RUN=en-de; return the run folder, and its languages or None."""
+    """Parse a command-line argument of the form RUN or RUN=en-de; return the run folder, and its languages or None.
+
+    What follows the last “=” must be a language pair, or it is a UserError, unless a folder has the whole name.
+    """
     folder, equals, pair = argument.rpartition("=")
     if not equals or Path(argument).exists():  # the name of a folder may contain “=”
         return Path(argument), None
@@ -48,8 +51,8 @@ def infer_language_pair(run: Run) -> LanguagePair | None:
     """Infer the language pair of a run from its settings, the extensions of its training files, or its folder name.
 
     These are `data.source_language` and `data.target_language`, such as 'en' and 'de'; the files train.en and train.de;
-    a folder en-de. If none of them names two languages, it is a UserError. None for a multilingual run, which has
-    language codes and no single pair.
+    a folder en-de. If none of them names two languages, it is a UserError. None for a multilingual run whose model
+    reads a code of the source language: it has no single pair.
     """
     languages = run.model_framing.languages  # the language codes among its special tokens
     if languages is not None and languages.reads_source_code:  # sources of several languages, each with its code

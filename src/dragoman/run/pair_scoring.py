@@ -85,8 +85,8 @@ def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[A
 def align_batch(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> list[Alignment] | None:
     """Align the words of a batch of sentence pairs by cross-attention; return None if the model has no attention.
 
-    `source` has padded token ids (B S); `targets` are token ids without BOS and EOS. Returns for each sentence pair a
-    list of pairs (index of the source word, index of the target word).
+    `source` has padded token ids (B S), `source_lengths` (B) of each source; `targets` are token ids without BOS and
+    EOS. Returns for each sentence pair a list of pairs (index of the source word, index of the target word).
     """
     attention = batch_cross_attention(run, source, source_lengths, targets)
     if attention is None:
@@ -106,9 +106,10 @@ def hypothesis_token_scores(
 ) -> list[list[list[float]]]:
     """Compute log p of every token of hypotheses, EOS last if it was generated, by teacher forcing.
 
-    `source` (B S) has padded token ids, `hypotheses` those of each source, best first; the result has one list of log p
-    for each hypothesis of each source. The best hypotheses of all sources form one batch, the second best the next, and
-    so on. An ensemble averages probabilities. The numbers are the same as in the search, which does not record them.
+    `source` (B S) has padded token ids, `source_lengths` (B) of each source; `hypotheses` are those of each source,
+    best first. The result has one list of log p for each hypothesis of each source. The best hypotheses of all sources
+    form one batch, the second best the next, and so on. An ensemble averages probabilities. The numbers are the same as
+    in the search, which does not record them.
     """
     results: list[list[list[float]]] = [[] for _ in hypotheses]
     num_forced = len(run.framing.forced_bos)  # first tokens, such as a language token, that have probability 1
@@ -124,7 +125,8 @@ def hypothesis_token_scores(
         for index, hypothesis, ids, padded_scores in zip(sources, batch, framed, averaged):
             scores = [0.0] * num_forced + padded_scores[num_forced : len(ids) - 1]  # BOS is not predicted
             if run.framing.force_eos_at_limit and hypothesis.finished:
-                # hypothesis.score is the sum of all log p; the difference is log p(EOS), or 0 if EOS was forced
+                # EOS may have been forced at the length limit, with log p = 0, which teacher forcing does not know: its
+                # log p is the score of the hypothesis, which is the sum of all log p, minus the sum of the others
                 scores[-1] = hypothesis.score - sum(scores[:-1])
             results[index].append(scores)
     return results
@@ -133,8 +135,9 @@ def hypothesis_token_scores(
 def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> Tensor | None:
     """Return the mean cross-attention weights (B T S) of a batch, or None if the model has no cross-attention.
 
-    `source` (B S) has padded token ids, `targets` are token ids without BOS and EOS; T includes EOS. For a model with
-    explicit alignments (hard attention) these are the posterior probabilities of the alignments.
+    `source` (B S) has padded token ids, `source_lengths` (B) of each source; `targets` are token ids without BOS and
+    EOS, but the last row of the weights is for EOS. For a model with explicit alignments (hard attention) the weights
+    are the posterior probabilities of the alignments.
     """
     pairs = (source, source_lengths, *run.pad_batch([[run.framing.bos, *ids] for ids in targets]))
     posterior = run.model.posterior_alignment(*pairs)  # None: the model has no explicit alignments
@@ -144,8 +147,8 @@ def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targ
 def attention(run: Run, source: Source, target: str | None) -> SentenceAttention:
     """Return all attention weights for a source and a given translation, or the one that the run's search finds (None).
 
-    They include the tokens of both, and the word alignment. Images and speech have no words: the numbers of the
-    encoder's positions (1, 2, …) take the place of their tokens.
+    The result has the tokens of both as well, and the word alignment. Images and speech have no words: the numbers of
+    the encoder's positions (1, 2, …) take the place of their tokens.
     """
     ids = run.encode_sources([source])[0]
     if target is None:
@@ -174,9 +177,10 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
 def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Tensor:
     """Compute the logits at every target position, B T V, from padded token ids, B S and B T.
 
-    Padding may be on the left or on the right. The models need it on the right, so it is moved there, and the logits
-    are moved back. `source_ids` may be None for a decoder-only model; `target_ids` must be None for an encoder-only
-    model, whose logits are those at every source position (B S V).
+    Padding (`framing.pad`) may be on the left or on the right. The models need it on the right, so it is moved there,
+    and the logits are moved back. `source_ids` may be None for a decoder-only model; `target_ids` must be None for an
+    encoder-only model, whose logits are those at every source position (B S V). A missing argument, and a run that
+    reads feature vectors, are UserErrors.
     """
     if run.model.source_features is not None:
         raise UserError("logits() takes token ids, but this run reads feature vectors: call run.model directly")
@@ -209,7 +213,8 @@ def _batches(
     """Encode pairs of source and target, and yield batches of pairs of similar length.
 
     A batch is (indices of the pairs, sources as token ids with special tokens or as feature arrays, targets as token
-    ids without BOS and EOS). `sources` may be None for a decoder-only model; they are then empty.
+    ids without BOS and EOS). `sources` may be None for a decoder-only model; they are then empty. For another model,
+    and if the numbers of sources and targets differ, a UserError is raised.
     """
     if sources is None and not run.model.is_decoder_only:
         raise UserError(
@@ -243,8 +248,9 @@ def encode_targets(run: Run, targets: Sequence[str], has_source: bool = True) ->
 def _frame_target(run: Run, ids: list[int], has_source: bool = True) -> list[int]:
     """Return the token ids of a target with BOS before and EOS after them.
 
-    A text of a decoder-only model without a source (`has_source` is False) has the special tokens `source_prefix`, if
-    there are any, in place of BOS.
+    A decoder-only model reads source and target as one sequence, in which the special tokens `source_prefix` come first
+    and BOS stands before the target. A text without a source (`has_source` is False) therefore begins with
+    `source_prefix`, and with BOS only if the run has no such tokens.
     """
     first_ids = (run.framing.bos,) if has_source else run.framing.source_prefix or (run.framing.bos,)
     return [*first_ids, *ids, run.framing.eos]

@@ -114,14 +114,14 @@ class Run:
         self.folder, self.config, self.model = folder, settings, model
         self.checkpoint_folders = [folder / CHECKPOINT_DIR / checkpoint_name]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        model.match_vocabularies(source_tokenizer, target_tokenizer)
+        model.match_vocabularies(source_tokenizer, target_tokenizer)  # which tokens are equal: needed to copy them
         self.checkpoint = checkpoint_name
         self.inference_weights = inference_weights or InferenceWeights()
         self.ensemble_members: list[Model] = []
-        self.shortlist: Shortlist | None = None
-        self.num_workers = 1
-        self.engine_cache: dict[Any, SearchEngine] | None = None
-        self.compile_steps = False
+        self.shortlist: Shortlist | None = None  # probable translations of each source token; None: all tokens
+        self.num_workers = 1  # processes that translate
+        self.engine_cache: dict[Any, SearchEngine] | None = None  # engines that are reused; None: a new one per search
+        self.compile_steps = False  # whether decoding steps are compiled with torch.compile
         self._set_framing(framing)
         max_length = settings.search.max_source_length
         self.max_source_length = min(max_length, model.max_source_length or max_length)  # None: the model has no limit
@@ -132,7 +132,9 @@ class Run:
     def _set_framing(self, framing: Framing) -> None:
         """Set the special tokens around source and target, and the token ids for searches.
 
-        `framing` of a multilingual model has language codes; those of its default language pair are filled in.
+        `framing` of a multilingual model has language codes; those of its default language pair are filled in. In
+        searches, `suppressed` are never generated, and `suppressed_first` not right after the forced tokens
+        `forced_bos`, of which `prompt_length` do not count in the length of a target.
         """
         self.model_framing = framing
         self.framing = framing = framing.for_default_languages()
@@ -196,7 +198,10 @@ class Run:
         )
 
     def check_usage(self, command: str) -> None:
-        """Raise a UserError if the run's training objective does not support a command, such as `translate`."""
+        """Raise a UserError if the run's training objective does not support a command, such as `translate`.
+
+        The objective of an imported checkpoint is not known (None), so that no command is refused.
+        """
         if self.objective is not None and not self.objective.supports_command(command):
             raise self.usage_error(command)
 
@@ -210,14 +215,17 @@ class Run:
 
     @property
     def languages(self) -> list[str]:
-        """The codes of the languages of a multilingual model, such as eng_Latn; empty if it has no codes."""
+        """The codes of the languages of a multilingual model, such as eng_Latn; empty if it has no codes.
+
+        They belong to its framing, the special tokens around source and target.
+        """
         return [] if self.model_framing.languages is None else list(self.model_framing.languages.ids)
 
     @property
     def language_pair(self) -> tuple[str | None, str | None]:
         """The codes of source and target language of a multilingual run; None for one that is not chosen.
 
-        (None, None) if the model has no language codes.
+        (None, None) if the model has no language codes, which are among the special tokens of its framing.
         """
         codes = self.model_framing.languages
         return (None, None) if codes is None else (codes.source, codes.target)
@@ -226,7 +234,7 @@ class Run:
         """Return a copy of a multilingual run that translates from `source` into `target`; the weights are shared.
 
         A language is a code of the model, such as eng_Latn, another code of ISO 639, or an English name; None keeps the
-        language of this run.
+        language of this run. A language for a run without language codes is a UserError.
 
         Examples:
             >>> run = dragoman.load("nllb-200-distilled-600M").with_languages("eng_Latn", "kin_Latn")
@@ -256,9 +264,10 @@ class Run:
     # ---- variants of the run, and other runs
 
     def ensemble(self, *other_runs: Run) -> Run:
-        """Return an ensemble of this run and others, which averages their probabilities of each token.
+        """Return an ensemble, a copy of this run that averages its probabilities of each token with those of others.
 
-        The models may be of different types, but the vocabularies must be equal. Only translation uses the ensemble.
+        The models may be of different types; different vocabularies are a UserError. Only translation uses the
+        ensemble.
         """
         for other in other_runs:
             self.check_same_vocabulary(other, reason="an ensemble needs one vocabulary")
@@ -285,14 +294,18 @@ class Run:
     def with_shortlist(self, shortlist: Shortlist | None = None) -> Run:
         """Return a copy of the run whose searches generate only probable translations of the source tokens.
 
-        These are listed in a `shortlist`, by default that in the run folder, which `dragoman shortlist` learns.
+        These are listed in a `shortlist`, by default that in the run folder, which `dragoman shortlist` learns; a
+        folder without one is a UserError.
         """
         restricted = copy(self)
         restricted.shortlist = shortlist or Shortlist.load(self.folder, self.model.vocab_size)
         return restricted
 
     def with_workers(self, num_workers: int) -> Run:
-        """Return a copy of the run that translates with several processes on a CPU, which share its weights."""
+        """Return a copy of the run that translates with `num_workers` processes on a CPU, which share its weights.
+
+        1 means this process only; more than 1 on a GPU, or on a system that cannot fork processes, is a UserError.
+        """
         if num_workers < 1:
             raise UserError(
                 f"the number of worker processes (--num-workers) must be at least 1, but is {num_workers}: raise it"
@@ -325,7 +338,7 @@ class Run:
                 self._opened[folder] = load_any(folder, device=str(self.device))
             other = self._opened[folder]
         source, target = reversed(self.language_pair) if reverse else self.language_pair
-        codes = other.model_framing.languages
+        codes = other.model_framing.languages  # model_framing: the special tokens around its sources and targets
         if codes is None:  # not multilingual
             return other
         # some multilingual models are told the target language only
@@ -339,6 +352,7 @@ class Run:
         own_tokenizers, other_tokenizers = (
             (run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other)
         )
+        # framing: the special tokens around source and target
         own_framing, other_framing = (run.model_framing.without_default_languages() for run in (self, other))
         if own_tokenizers != other_tokenizers or own_framing != other_framing:
             raise UserError(
@@ -444,14 +458,22 @@ class Run:
     ) -> Iterator[Translation]:
         """Translate any number of texts in bounded memory, and yield their translations in order.
 
-        The arguments are those of `translate`, except `first_index`.
-
         Examples:
             >>> for translation in run.translate_stream(open("input.en"), run.default_search):
             ...     print(translation.text)
 
         Args:
+            texts: texts; for a system that reads images or speech, paths of files, or feature arrays
+            search: a search configuration
+            alignment: compute word alignments, if the model has attention
+            dictionary: translations of source words, with which unknown target words are replaced
+            tag: corpus tag (`data.corpus_tags`) of all texts, or one for each; None: the first tag
             first_index: index of the first text, if others were translated before; it seeds sampling
+            prefixes: how each translation begins, '' for any
+            include: phrases that each translation must contain
+            exclude: phrases that no translation may contain as whole words
+            token_scores: return log p of every token
+            split_sentences: translate the sentences of a text separately, and join them with its white space
         """
         self.check_translates()
         translator = Translator(
@@ -518,7 +540,7 @@ class Run:
         source_language: str | None = None,
         target_language: str | None = None,
     ) -> Generator[StreamedTokens]:
-        """Translate one text and yield its tokens as soon as they are certain; the arguments are those of `translate`.
+        """Translate one text and yield its tokens as soon as they are certain.
 
         Tokens are certain if later steps cannot change them: in greedy search and sampling every token, in beam search
         the common prefix of all hypotheses. The last value contains the complete translation. Closing the generator
@@ -527,6 +549,19 @@ class Run:
         Examples:
             >>> for part in run.stream("The dog sleeps.", beam_size=1):
             ...     print(part.text, end="")
+
+        Args:
+            text: a text; for a system that reads images or speech, the path of a file, or a feature array
+            beam_size: beam size of the run's beam search; 1 is greedy search
+            search: a search configuration; by default the run's `default_search`
+            alignment: compute the word alignment, if the model has attention
+            tag: corpus tag (`data.corpus_tags`) of the text; None: the first tag
+            prefix: how the translation begins, '' for any
+            include: phrases that the translation must contain
+            exclude: phrases that it must not contain as whole words
+            features: features of the text, such as 'V;PST', for a run that was trained with features
+            source_language: language of the text for a multilingual model; by default the run's
+            target_language: language to translate into; by default the run's
         """
         self.check_translates()
         run, search = self.with_languages(source_language, target_language), search or self.search_config(beam_size)
@@ -551,8 +586,10 @@ class Run:
         translation.
 
         Args:
+            texts: texts; for a system that reads images or speech, paths of files, or feature arrays
+            search: a search configuration; one that compares complete translations yields only the last pairs
             alignment: compute word alignments, if the model has attention
-            prefixes: how each translation begins, '' for any
+            prefixes: how each translation begins, '' for any; None: all may begin in any way
             first_index: index of the first text, if others were translated before; it seeds sampling
             interval: seconds between two yields; 0: after each step of the search
         """
@@ -626,7 +663,7 @@ class Run:
 
     @property
     def max_beam_size(self) -> int:
-        """The largest possible beam size: the number of tokens that can continue a hypothesis."""
+        """The largest possible beam size, at least 1: the number of tokens that can continue a hypothesis."""
         return max(1, self.model.vocab_size - len(self.special_tokens.suppressed) - 1)  # neither suppressed nor EOS
 
     @property
@@ -720,7 +757,15 @@ class Run:
         search: SearchConfig | None = None,
         features: Sequence[str] | None = None,
     ) -> EvaluationResult:
-        """Translate or tag a test set and score the result; see `dragoman.evaluate` for the arguments."""
+        """Translate or tag a test set and score the result, as `dragoman.evaluate` does.
+
+        Args:
+            sources: the sources of the test set; for a language model its texts
+            references: a reference for each source, or a list of references for each; None for text alone
+            metrics: names of metrics, such as bleu; empty: those that suit the run and the references
+            search: a search configuration; by default the run's
+            features: features of each source, such as 'V;PST', for a run that was trained with features
+        """
         from dragoman.api.evaluate_run import evaluate
 
         return evaluate(self, sources, references, metrics, search=search, features=features)
@@ -734,13 +779,24 @@ class Run:
         sentences: Sequence[str] | None = None,
         license: str = "",
     ) -> ExportResult:
-        """Write the run in the format of another library and verify it; see `dragoman.export` for the arguments."""
+        """Write the run in the format of another library and verify it, as `dragoman.export` does.
+
+        Args:
+            out: the folder to create
+            to: the format: huggingface, ctranslate2 or onnx
+            dtype: number format of the weights, such as float32 or float16
+            sentences: sample sentences of the verification; by default those of the run's validation set
+            license: licence of the model for its model card, such as mit or cc-by-4.0
+        """
         from dragoman.api.export_run import export
 
         return export(self, out, to, dtype=dtype, sentences=sentences, license=license)
 
     def within_max_length(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
-        """Return for each target whether the model has enough positions for it; `score` and `align` reject others."""
+        """Return for each target whether the model has enough positions for it; `score` and `align` reject others.
+
+        `sources` are the source texts; None: a decoder-only model reads the targets alone.
+        """
         return pair_scoring.within_max_length(self, sources, targets)
 
     def score_masked(self, texts: Sequence[str]) -> list[ScoredText]:
@@ -782,7 +838,16 @@ class Run:
         alternatives: int = 5,
         features: str | None = None,
     ) -> Inspection:
-        """Inspect a sentence: shorthand for `dragoman.lens.inspect_sentence`, which documents the arguments."""
+        """Inspect what the model computes for a sentence: attention, token probabilities, logit lens, beam.
+
+        Args:
+            source: the sentence
+            target: the translation to inspect; None: the best one that the search finds
+            search: a search configuration; by default the run's
+            prefix: how the translation begins, a text or token ids
+            alternatives: number of most probable tokens to list at each position
+            features: features of the sentence, such as 'V;PST', for a run that was trained with features
+        """
         from dragoman.lens import inspect_sentence  # the lens is built on runs, so it is imported only when it is used
 
         (source,) = self.with_features([source], None if features is None else [features])
@@ -793,7 +858,8 @@ class Run:
 
         A decoder-only model may get no source; an encoder-only model gets no target and predicts at every source token.
 
-        Shape: source_ids (B, S), target_ids (B, T), padded left or right with `framing.pad`; returns (B, T, V)
+        Shape: source_ids (B, S), target_ids (B, T), padded left or right with `framing.pad`, the padding token; returns
+        (B, T, V), of an encoder-only model (B, S, V)
         """
         return pair_scoring.logits(self, source_ids, target_ids)
 

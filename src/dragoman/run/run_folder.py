@@ -63,7 +63,8 @@ def read_framing(folder: Path) -> Framing:
 def _read_model_file(folder: Path) -> dict[str, Any]:
     """Return the JSON object in `model.json` of a run folder.
 
-    A file that is missing, damaged or of another format version is a UserError.
+    A file that is missing, damaged or of another format version, and a folder with a checkpoint of another library, are
+    UserErrors.
     """
     if is_foreign_checkpoint(folder):
         library = "Hugging Face" if is_hugging_face_folder(folder) else "Marian"

@@ -33,8 +33,9 @@ def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: C
     """Return all weights of a checkpoint of the run in `folder`, by name, with LoRA adapters merged into them.
 
     A checkpoint of a run with frozen weights contains only the trained weights, and the digest of the run's initial
-    checkpoint, from which the frozen ones are read. `model` says which layers have adapters; its weights, which may be
-    on the meta device, are not used.
+    checkpoint, from which the frozen ones are read; if that is missing or has changed, it is a UserError. `model` says
+    which layers have adapters (its weights, which may be on the meta device, are not used), and `config`, the settings
+    of the run, has the rank and scale of the adapters.
     """
     path = folder / CHECKPOINT_DIR / checkpoint_name
     weights, digest = checkpoint.read_tensors(path, "model"), checkpoint.read_values(path).get(BASE_WEIGHTS)
@@ -54,8 +55,9 @@ def read_weights(folder: Path, checkpoint_name: str, model: nn.Module, config: C
 def weight_source(folder: Path, checkpoint_name: str, model: nn.Module, config: Config) -> WeightSource:
     """Return all weights of a checkpoint of the run in `folder` as an object from which they are loaded one by one.
 
-    A checkpoint with all weights is read lazily: a weight stays in its file until it is used. Otherwise frozen weights
-    and LoRA adapters of `model` are merged first (`read_weights`), in memory.
+    A checkpoint with all weights is read lazily: a weight stays in its file until it is used. Otherwise, if it has only
+    the trained weights, the frozen ones are added and the LoRA adapters of `model` are merged first (`read_weights`),
+    in memory; `config` has the settings of LoRA.
     """
     path = folder / CHECKPOINT_DIR / checkpoint_name
     if BASE_WEIGHTS not in checkpoint.read_values(path):

@@ -26,7 +26,7 @@ from dragoman.storage import write_file
 
 BEAM_SIZES = (1, 2, 5, 10)  # that are compared
 LENGTH_PENALTIES = (0.0, 0.5, 1.0, 1.5, 2.0)  # that are compared
-BEAM_SIZE, LENGTH_PENALTY = CHOSEN_SETTINGS = ("search.beam_size", "search.length_penalty")
+BEAM_SIZE_SETTING, LENGTH_PENALTY_SETTING = CHOSEN_SETTINGS = ("search.beam_size", "search.length_penalty")
 MIN_CHOICE_SENTENCES = 50  # with fewer, the default is kept without trying others
 EQUAL_POINTS = 0.25  # points of the metric: settings as close as this count as equal
 CHOICE_RESAMPLES = 300  # enough for a standard error
@@ -51,7 +51,7 @@ class SearchCandidate:
 
     @property
     def lower_bound(self) -> float:
-        """The gain in the metric over the default search, minus one standard error."""
+        """The advantage over the default search (points of the metric, positive is better) minus one standard error."""
         return self.advantage - self.standard_error
 
 
@@ -78,7 +78,7 @@ class SearchChoice:
     @property
     def settings(self) -> dict[str, Any]:
         """The chosen beam size and length penalty, or the one of them that was varied, by the name of the setting."""
-        values = {BEAM_SIZE: self.chosen.beam_size, LENGTH_PENALTY: self.chosen.length_penalty}
+        values = {BEAM_SIZE_SETTING: self.chosen.beam_size, LENGTH_PENALTY_SETTING: self.chosen.length_penalty}
         return {name: values[name] for name in self.varied}
 
     @property
@@ -156,10 +156,10 @@ def choose_search(
     default = run.beam_config()
     varied = tuple(unset_search_settings(run.config) if names is None else names)
     sizes, penalties = {default.size}, {default.length_penalty}
-    if BEAM_SIZE in varied:  # the default of a setting is that of `Beam`, not an earlier choice
+    if BEAM_SIZE_SETTING in varied:  # the default of a setting is that of `Beam`, not an earlier choice
         default = replace(default, size=min(Beam.size, run.max_beam_size))
         sizes = {default.size, *BEAM_SIZES}
-    if LENGTH_PENALTY in varied:
+    if LENGTH_PENALTY_SETTING in varied:
         default = replace(default, length_penalty=Beam.length_penalty)
         penalties = {default.length_penalty, *LENGTH_PENALTIES}
     outputs: dict[tuple[int, float], list[str]] = {}
@@ -207,17 +207,19 @@ def _compare(
 
     Args:
         outputs: translations of all sentences, by pair
-        default: the pair to compare with
+        default: the pair to compare with, one of those in `outputs`
         references: the reference translations of each sentence
+        metric: the metric of texts; better may be higher or lower
         varied: names of the settings that are chosen, "search.beam_size", "search.length_penalty" or both
     """
     default_score, pairs = metric(outputs[default], references), list(outputs)
     sign = 1 if default_score.better == "higher" else -1  # −1 for error rates, of which lower ones are better
+    # `scores`: of all sentences, by pair; `samples`: of bootstrap resamples of the sentences, a row for each pair
     resampled = resample_scores(_statistics(list(outputs.values()), references, metric), CHOICE_RESAMPLES)
     default_index, sentences = pairs.index(default), len(references)
     candidates = []
     for index, (size, penalty) in enumerate(pairs):
-        score = float(resampled.scores[index])  # of all sentences
+        score = float(resampled.scores[index])
         advantage = sign * (score - float(resampled.scores[default_index]))
         # Outputs that are equal here have a bootstrap variance of 0, but another sentence might differ: add the largest
         # effect of one sentence on a score of up to 100 points.
@@ -270,7 +272,7 @@ def _statistics(
 def store_choice(folder: Path, choice: SearchChoice) -> Config:
     """Write the chosen settings to the configuration file of a run folder, and return the new configuration.
 
-    They are listed in `chosen`, the settings that were set automatically, not by the user.
+    They are added to `config.chosen`, the settings that were chosen automatically, not set by the user.
     """
     config = configuration.from_yaml(folder / CONFIG_FILE)
     config = configuration.replace_settings(config, choice.settings)

@@ -40,7 +40,7 @@ def load_features(run: Run, source: Source) -> Source:
     """Read the image or sound file that a source names, for a run that reads feature vectors; return an array S F.
 
     An empty name gives an array with S = 0. Arrays, texts that do not name such a file, and all sources of a run that
-    reads text are returned unchanged.
+    reads text are returned unchanged. A file whose vectors do not have the size F is a UserError.
     """
     num_features = run.model.source_features  # size F of the vectors; None: the run reads text
     if num_features is None or not isinstance(source, str | Path):
@@ -103,8 +103,8 @@ def split_into_sentences(run: Run, text: str) -> SplitText:
 def tag_ids(run: Run, count: int, tag: Tag | None) -> list[list[int]]:
     """Return for each of `count` texts a list with the token id of its corpus tag, which precedes it; empty for tag ''.
 
-    `tag` is one name for all texts, or one for each; None is the first of the run's `data.corpus_tags`. An unknown name
-    is a UserError.
+    `tag` is one name for all texts, or one for each; None is the first of the run's `data.corpus_tags`, or '' if it has
+    none. An unknown name is a UserError.
     """
     if tag is None:
         tag = next(iter(run.config.data.corpus_tags), "")
@@ -146,7 +146,8 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
 
     Nothing is truncated. A text begins with the token of its corpus tag (`tag`: one for all, or one for each; None: the
     run's default) and the tokens of its features. A dialogue, a text with tabs between its turns, has the special
-    tokens between turns.
+    tokens between turns; it must have an odd number of turns. Sources of the wrong kind (array or text), and another
+    number of turns, are UserErrors.
     """
     if (num_features := run.model.source_features) is not None:  # the run reads vectors of this size
         return [check_features(load_features(run, source), num_features) for source in sources]
@@ -172,13 +173,16 @@ def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag | None 
 
 
 def max_source_tokens(run: Run) -> int:
-    """Return the largest number of tokens of a source that are read, not counting the special tokens around it."""
+    """Return the largest number of tokens of a source that are read, not counting the special tokens around it.
+
+    It is at least 1, even if the special tokens (`framing`) leave no space for a source.
+    """
     return max(1, run.max_source_length - len(run.framing.source_prefix) - len(run.framing.source_suffix))
 
 
 def check_language_pair(run: Run) -> None:
     """Raise a UserError if a multilingual run has no language pair: its special tokens (framing) are then unknown."""
-    if run.framing.languages is not None:  # there was no pair whose language codes could be filled in
+    if run.framing.languages is not None:  # None: no codes are needed, or those of the pair are filled in
         run.framing.for_languages()  # raises the UserError, which names the missing languages
 
 
@@ -202,8 +206,11 @@ def frame_source(run: Run, ids: Any) -> Any:
 
 @torch.inference_mode()
 def detect_languages(run: Run, sources: Sequence[NDArray[Any]]) -> list[str]:
-    """Return the language code of each recording (a feature array S F) that the model predicts right after BOS."""
-    codes = run.model_framing.languages
+    """Return the language code of each recording (a feature array S F) that the model predicts right after BOS.
+
+    A model that does not recognize languages is a UserError.
+    """
+    codes = run.model_framing.languages  # token ids of its language codes; None: it has none
     if codes is None or not codes.detected:
         raise UserError(
             f"the model in {run.folder} cannot detect the language of a recording: name the languages with --from and "

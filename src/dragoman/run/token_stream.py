@@ -52,7 +52,7 @@ def stream_batch(
         translator: has the run, the search and the options
         texts: the sources
         prefixes: how each translation begins, '' for any
-        include: phrases that each translation must contain
+        include: phrases that each translation must contain; None: none
         first_index: index of the first text, which seeds sampling
         interval: seconds between two yields; 0: after each step of the search
     """
@@ -114,7 +114,8 @@ class _BatchStream:
         `truncated` says for each source whether it was too long, so that only its beginning is translated.
         """
         run, translator, request = self.run, self.translator, self.request
-        # with a vocabulary shortlist, token ids are indices in a part of the vocabulary until the search ends
+        # a search that compares complete translations has no steps that could be streamed; and with a vocabulary
+        # shortlist, token ids are indices in a part of the vocabulary until the search ends
         if isinstance(translator.search, StepwiseSearch) and run.shortlist is None:
             hypotheses = yield from self._search(translator.search)
         else:
@@ -187,5 +188,6 @@ class _Detokenizer:
         text = self.tokenizer.decode(stable) if is_last else self.tokenizer.decode_certain(stable)
         new_text = text[len(self.text) :]
         self.tokens, self.text = stable, self.text + new_text
+        # the rest of the best hypothesis, which later steps may replace
         tentative_text = self.tokenizer.decode_certain(best)[len(self.text) :]
         return StreamedTokens(new_text, new_tokens, score, tentative_text=tentative_text)

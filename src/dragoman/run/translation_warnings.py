@@ -120,7 +120,7 @@ class TranslationChecker:
 
         None if the run folder does not have them any more, or if they are not pairs of texts.
         """
-        try:
+        try:  # in the run's folder; of an ensemble, that of its first run
             store = TokenStore(self.run.member_folders[0] / "data" / name)
         except (UserError, OSError):
             return None
@@ -209,7 +209,8 @@ class TranslationChecker:
     def _check_language(self, source: str, names: LanguageNames) -> Iterator[TranslationWarning]:
         """Yield a warning if the source seems to be in the target language, or in an unknown one.
 
-        This is decided by the share of its letter trigrams that occur in the training sentences of each language.
+        This is decided by the share of its letter trigrams that occur in the training sentences of each language. Texts
+        with few trigrams are not checked. `names` are those of the two languages in the message.
         """
         if len(trigrams(source)) < MIN_TRIGRAMS:
             return
@@ -238,7 +239,7 @@ class TranslationChecker:
         usual = self._usual_repetitions
 
         def is_unusual(repetition: Repetition) -> bool:
-            """Whether a phrase is repeated more often than is usual."""
+            """Whether a phrase is repeated more often than any in the source, and than is usual in training targets."""
             if repetition.times <= max_times_in_source:
                 return False
             return repetition.times > 2 or (usual is not None and repetition.phrase not in usual)
@@ -274,7 +275,8 @@ class TranslationChecker:
     def _check_unknown(self, source: str, source_ids: Sequence[int]) -> Iterator[TranslationWarning]:
         """Yield a warning if words of the source have unknown tokens, or are split into tokens of about one letter.
 
-        The latter only if such words are rare in the training data. `source_ids` are the token ids of the source.
+        The latter only if no word has unknown tokens, and if such words are rare in the training data (`_spelled_share`
+        is below MAX_SPELLED_SHARE). `source_ids` are the token ids of the source.
         """
         unknown = set(self.run.source_tokenizer.unknown_ids)
         spans = self._word_spans(source, source_ids, lambda tokens: any(source_ids[i] in unknown for i in tokens))
@@ -364,7 +366,7 @@ def _repetitions(text: str) -> list[Repetition]:
             phrase, times = words[begin : begin + size], 1
             while words[begin + times * size : begin + (times + 1) * size] == phrase:
                 times += 1
-            if times > 1 and any(map(str.isalpha, phrase)):
+            if times > 1 and any(map(str.isalpha, phrase)):  # not of numbers only
                 end = begin + times * size
                 (first_character, _), (_, last_character) = spans[begin], spans[end - 1]
                 repetitions.append(Repetition(tuple(phrase), times, (first_character, last_character)))

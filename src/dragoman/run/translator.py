@@ -67,9 +67,10 @@ class Translator:
 
         Args:
             alignment: compute word alignments, if the model has attention
-            dictionary: translations of source words with which unknown target words are replaced; None: not replaced
+            dictionary: translations of source words with which unknown target words are replaced, or the source word
+                itself if it is not listed; None: not replaced, except tokens that stand for copied words
             tag: corpus tag of all texts, or one for each; None: the run's default
-            exclude: phrases that no translation may contain as whole words
+            exclude: phrases that no translation may contain as whole words; with a dictionary they are a UserError
             token_scores: compute log p of every token
         """
         self.run, self.search, self.tag, self.token_scores = run, search, tag, token_scores
@@ -109,9 +110,10 @@ class Translator:
         Args:
             texts: the sources
             first_index: index of the first text, if others were translated before; it seeds sampling
-            prefixes: how each translation begins, '' for any
-            include: phrases that each translation must contain
-            split_sentences: translate the sentences of a text separately, and join the translations
+            prefixes: how each translation begins, '' for any; None: all may begin in any way
+            include: phrases that each translation must contain; None: none
+            split_sentences: translate the sentences of a text separately, and join the translations; with `prefixes`
+                or `include` it is a UserError
         """
         if not split_sentences:
             return self._stream(texts, first_index, self.tag, prefixes, include)
@@ -159,8 +161,9 @@ class Translator:
     ) -> list[Translation]:
         """Translate the texts of a window in batches of similar length, and return the translations in order.
 
-        Empty texts have empty translations, and texts without letters are copied. `first_index` is the index of the
-        first text among all, which seeds sampling; `tag` the corpus tag of all texts, or one for each.
+        Empty texts have empty translations, and texts without letters are copied, if the run's settings say so.
+        `first_index` is the index of the first text among all, which seeds sampling; `tag` the corpus tag of all texts,
+        or one for each (None: the run's default); `constraints` has one entry for each text.
         """
         run = self.run
         token_ids = encode_without_framing(run, texts, tag)
@@ -176,7 +179,7 @@ class Translator:
         searched = np.array([i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied])
         if not len(searched):
             return results
-        # A beam takes several rows of a batch for each source.
+        # source tokens of a batch: the setting counts them once for each row, and a beam takes several rows per source
         batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
         # one search gets several batches, so that waiting sources replace those that are done; with several workers it
         # gets one, so that all workers are busy
@@ -226,6 +229,8 @@ class Translator:
         `indices` are those of the sources to group. If the language pair is given, there is one group with all of them.
         """
         run = self.run
+        # framing.languages: codes by which the special tokens around a text are still to be completed; None if the
+        # languages are given, or there are no codes. `detected`: the model recognizes the language of a recording
         if run.framing.languages is None or not run.framing.languages.detected:
             return [(run, indices)]
         languages = np.array(detect_languages(run, [sources[i] for i in indices]))
@@ -244,6 +249,7 @@ class Translator:
         if self.run.num_workers == 1:
             return map(translate, batches)
         _ = self.run.inference_models  # converts the weights before the process forks, so that workers share them
+        # each process gets an equal share of the CPUs as its number of threads
         return fork_map(translate, batches, workers=self.run.num_workers, initialize=torch.set_num_threads)
 
     def _stream_split(self, texts: Iterable[Source], first_index: int) -> Iterator[Translation]:
@@ -283,7 +289,7 @@ class Translator:
         """Return the translation that is a copy of the text, aligned word by word and with a log p of 0."""
         tokens = self.run.target_tokenizer.tokens(self.run.target_tokenizer.encode(text))
         alignment = [(n, n) for n in range(len(alignment_words(text)))] if self.align else None
-        token_scores = [0.0] * (len(tokens) + 1) if self.token_scores else None
+        token_scores = [0.0] * (len(tokens) + 1) if self.token_scores else None  # with EOS
         return Translation(text, score=0.0, tokens=tokens, alignment=alignment, copied=True, token_scores=token_scores)
 
     def _replace_unknown_words(
@@ -292,21 +298,25 @@ class Translator:
         """Yield the translations of texts, with the unknown words in them and in their alternatives replaced.
 
         The source word with which an unknown target word is aligned by attention is looked up in the dictionary, or
-        copied. `tag` is the corpus tag of all texts, or one for each.
+        copied. `tag` is the corpus tag of all texts, or one for each; None: the run's default. Sources of feature
+        vectors, and a model without attention, are UserErrors.
         """
         run, replacer = self.run, self.replacer
         assert replacer is not None
+        # `tag_id`: the id of a text's corpus tag in a list, which is empty if it has none
         for text, translation, tag_id in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError(
                     "unknown words cannot be replaced by source words, because this run reads feature vectors (images "
                     "or speech): leave out --dictionary and --copy-unknown"
                 )
-            if not text.strip() or translation.copied:
+            if not text.strip() or translation.copied:  # the model has generated nothing
                 yield translation
                 continue
-            (features,), (text,) = encode_features(run, [text])
-            ids = [*tag_id, *features, *run.source_tokenizer.encode(text)]  # tag_id: a list with one id, or empty
+            # before the text, the model reads the tokens of its corpus tag and of its features (such as V;PST), which
+            # follow a tab in `text` and are split off here; each is a list of ids, empty if there are none
+            (feature_ids,), (text,) = encode_features(run, [text])
+            ids = [*tag_id, *feature_ids, *run.source_tokenizer.encode(text)]
             source, lengths = run.pad_batch([frame_source(run, ids)])
             replaced = []
             for candidate in (translation, *translation.alternatives):
@@ -318,7 +328,7 @@ class Translator:
                         "attention, by which they are aligned with the source: leave out --dictionary and "
                         "--copy-unknown"
                     )
-                attention_to_text = attention[0][:, len(tag_id) + len(features) :]  # T S, without tag and features
+                attention_to_text = attention[0][:, len(tag_id) + len(feature_ids) :]  # T S, without tag and features
                 new_text, alignment = replacer.replace(text, target_ids, attention_to_text)
                 replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
             yield replace(replaced[0], alternatives=replaced[1:])
@@ -333,7 +343,7 @@ def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Tran
     ranked = [(translation, *translation.alternatives) for translation in translations]
     best, *alternatives = (
         _join_one_translation_each(text, [candidates[min(rank, len(candidates) - 1)] for candidates in ranked])
-        for rank in range(max(map(len, ranked), default=1))
+        for rank in range(max(map(len, ranked), default=1))  # a text without sentences has an empty translation
     )
     return replace(best, alternatives=alternatives)
 
@@ -377,7 +387,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig, fir
     """
     if not run.model.is_decoder_only:
         raise run.usage_error("generate")
-    prefix = run.framing.source_prefix
+    prefix = run.framing.source_prefix  # special tokens before a source, of which a prompt takes the place
     token_ids = run.target_tokenizer.encode_batch([normalize_text(run, prompt) for prompt in prompts])
     token_ids = [[*prefix, *ids] or [run.framing.bos] for ids in token_ids]  # an empty prompt is BOS
     longest = max(map(len, token_ids), default=0)

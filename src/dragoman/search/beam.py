@@ -106,7 +106,8 @@ class BeamSearch(Strategy):
     def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:
         """Add this step's attention weights (B K S) to their sum in the beam's state, and return the new state.
 
-        Without a coverage penalty, no weights are summed (`beam.attention` is None), and the state is unchanged.
+        Without a coverage penalty, no weights are summed (`beam.attention` is None), and the state is unchanged. With
+        one, a model without attention weights (None) is a UserError.
         """
         beam: BeamState = state.strategy
         if beam.attention is None:
@@ -403,7 +404,10 @@ class DiverseBeamSearch(Strategy):
         )
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
-        """Return the `n_best` hypotheses of each source from all groups, without duplicates, finished ones first."""
+        """Return the `n_best` hypotheses of each source from all groups, without duplicates.
+
+        Finished ones come first, then those that the length limit truncated, each by their normalized scores.
+        """
         groups = [self.group.hypotheses(self.group_state(state, number)) for number in range(self.config.num_groups)]
         results = []
         for source_groups in zip(*groups):

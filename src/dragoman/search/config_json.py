@@ -70,9 +70,9 @@ def read_search_config(text: str) -> SearchConfig:
 
 
 def _rename_stopping_settings(value: Any) -> Any:
-    """Return JSON values in which former names of the setting `early_stopping` of `Beam` are replaced by that name.
+    """Return JSON values in which two settings of `Beam` with former names, as in older run folders, are renamed.
 
-    Older run folders contain the former names (`stop` and `complete`). Searches within searches are changed too.
+    `stop` is now `early_stopping`, and `complete` is `num_finished`. Searches within searches are changed too.
     """
     if not isinstance(value, dict):
         return value

@@ -165,6 +165,8 @@ class Beam(TokenSearch):
             special_tokens: EOS, and the tokens that are never generated (`suppressed`).
             vocab_size: That of the model.
             has_required_phrases: Whether targets must contain given phrases, which needs constrained beam search.
+
+        A beam larger than the vocabulary, and required phrases in diverse beam search, are UserErrors.
         """
         # tokens that can continue a hypothesis (not EOS): the first step selects K different ones
         num_tokens = vocab_size - len(special_tokens.suppressed) - 1

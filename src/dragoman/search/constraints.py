@@ -106,7 +106,8 @@ class Constraints:
     def to_tensors(self, tokenizer: Tokenizer, max_lengths: Tensor, num_forced: int) -> ConstraintTensors:
         """Return prefixes and required phrases as tensors of token ids, for a batch of B sources.
 
-        Constraints that contradict one another, or that do not fit in the translations, are a UserError.
+        These are `self.prefixes` and `self.include`. Required phrases that contain forbidden ones (`self.exclude`), and
+        constraints that do not fit in the translations, are a UserError.
 
         Args:
             tokenizer: Of the target language.

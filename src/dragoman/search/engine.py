@@ -213,9 +213,9 @@ class SearchEngine:
     ) -> Generator[tuple[list[int], SearchState], None, list[list[Hypothesis]]]:
         """Search the targets of N sources step by step; each step generates one token per hypothesis.
 
-        Each source occupies a slot (a row of the batch). After a step, sources that are done leave, waiting ones enter
-        their slots, and slots that remain empty are removed. On a GPU, `done` is read only every CHECK_INTERVAL steps,
-        and asynchronously.
+        Each source occupies a slot (a row of the batch). When a quarter of the sources in the batch are done, these
+        leave, waiting ones enter their slots, and slots that remain empty are removed. On a GPU, `done` is read only
+        every CHECK_INTERVAL steps, and asynchronously.
 
         Args:
             source: N S token ids, or N S F feature vectors, padded; `lengths` (N) are their lengths.
@@ -252,7 +252,7 @@ class SearchEngine:
         pending: AsyncRead | None = None  # a copy of `done` to the CPU that has been started
         while progress.sources:
             state = self._step(state, progress)
-            preemption_point()
+            preemption_point()  # may wait while others need the device, or end the search by an error
             yield progress.sources, state
             if pending is None:
                 if source.is_cuda and max(progress.steps) % CHECK_INTERVAL and not progress.all_at_limit:
@@ -289,7 +289,7 @@ class SearchEngine:
         graphs, sizes are rounded up, so that there are few shapes to capture.
         """
         max_length = max(max_lengths)
-        if use_cuda_graphs and not self.has_position_limit:
+        if use_cuda_graphs and not self.has_position_limit:  # a model with a largest position may not have more
             max_length = round_up_size(max_length)
         initial = INITIAL_CACHE_LENGTH_GPU if use_cuda_graphs else INITIAL_CACHE_LENGTH
         # caches grow later, unless each new length would have to be both compiled and captured
@@ -403,7 +403,7 @@ class SearchEngine:
 
         Each model of the ensemble decodes the last token of every row (B sources · K rows), then the strategy selects
         the next tokens by the mean probabilities. `ancestors` (B K S) is the row whose cache holds each of S positions
-        of a row, since caches are not reordered.
+        of a row, since caches are not reordered; None if each row continues its own.
 
         Shapes are static, and nothing here depends on the values of tensors: a GPU never waits, and the step can be
         compiled and captured. Caches and positions are updated in place.
@@ -431,7 +431,7 @@ class SearchEngine:
             if recorder is not None:
                 attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         logits = average_probabilities(all_logits)  # B K V
-        if self.can_fuse:
+        if self.can_fuse:  # there are neither logits processors nor forced tokens, which no kernel supports
             fused, suppressed = replace(state, decoders=decoders), self._suppressed_tokens(logits.device)
             if self.strategy.fused_step(fused, logits, self.special_tokens, suppressed):
                 return fused  # one kernel has selected the tokens and updated the state in place
@@ -442,7 +442,7 @@ class SearchEngine:
     def _select(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None = None
     ) -> tuple[SearchState, Tensor | None]:
-        """Select the next tokens: restrict the logits, let the strategy select, and update the logits processors.
+        """Select the next tokens: restrict the logits, let the strategy select, and update the processors' states.
 
         Logits are B K V, `log_normalizer` (B K) is their log Σ exp, `attention` (B K S) are attention weights over the
         source. Returns the new state, and the row whose hypothesis each row continues (B K; None: its own).
@@ -459,8 +459,10 @@ class SearchEngine:
         """Return the logits (B K V) with −∞ for tokens that must not be generated next; they are changed in place.
 
         `log_normalizer` (B K) is log Σ exp of the logits, and so the logit with which a forced token has log p = 0.
-        `state.step` (B) is the number of tokens generated so far. EOS is forbidden before `min_length` tokens, but not
-        as the last token before the length limit.
+        `state.step` (B) is the number of tokens generated so far. Forbidden are the tokens `suppressed`, those of
+        `suppressed_first` right after the forced first tokens `forced_bos`, EOS before `min_length` tokens (but not as
+        the last token before the length limit), and what the logits processors exclude. Forced are `forced_bos`, and
+        with `force_eos_at_limit` EOS as the last token.
         """
         special, eos = self.special_tokens, self.special_tokens.eos
         if special.suppressed:
@@ -502,8 +504,8 @@ class SearchEngine:
         Updates the state of each model, and returns these states. Recurrent states are reordered; key–value caches stay
         in place, and `ancestors` (B K S) records the row whose cache holds each position of a row.
         """
-        batch, width = parents.shape
-        rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
+        batch, num_rows = parents.shape
+        rows = (torch.arange(batch, device=parents.device)[:, None] * num_rows + parents).flatten()  # in B·K rows
         for model, decoder in zip(self.models, decoders):
             decoder.cache = model.reorder_state(decoder.cache, rows)
             decoder.positions = decoder.positions.gather(1, parents)
@@ -515,7 +517,7 @@ class SearchEngine:
         """Return the state with key–value caches of twice the length, at most `progress.max_length` positions.
 
         Caches begin short, because attention to positions that are not used yet costs time. `progress.cache_length` is
-        updated.
+        updated. `ancestors` (B K S: the row whose cache holds each of S positions of a row) grows as well.
         """
         new_positions = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length
         progress.cache_length += new_positions
@@ -561,10 +563,10 @@ def _source_mask(inputs: SearchInputs, memory: Memory | None) -> Tensor:
 
     An encoder may shorten its source, so S and the lengths are taken from the memory, if it has lengths.
     """
-    width, lengths = inputs.source.shape[1], inputs.lengths
+    num_positions, lengths = inputs.source.shape[1], inputs.lengths
     if memory is not None and memory.layout.lengths is not None:
-        width, lengths = memory.states.shape[1], memory.layout.lengths
-    return torch.arange(width, device=lengths.device) < lengths[:, None]
+        num_positions, lengths = memory.states.shape[1], memory.layout.lengths
+    return torch.arange(num_positions, device=lengths.device) < lengths[:, None]
 
 
 def _force_token(token: int, logits: Tensor, log_normalizer: Tensor, sources: Tensor) -> Tensor:

@@ -67,6 +67,7 @@ class ExactSearch(SearchConfig):
         """Return the best target that was found for each source, as a list with one hypothesis.
 
         Sources are searched one after the other, by branch and bound that begins with the result of a beam search.
+        Several models (an ensemble), and constraints on the targets, are UserErrors.
         """
         if len(run.models) > 1:
             raise UserError(
@@ -141,7 +142,8 @@ class BranchAndBound:
         """Return the best target; `proven_optimal` says whether every better one was ruled out.
 
         Prefixes are expanded until none is left that could become better than the best target, or until
-        `max_expansions` prefixes were expanded. If no target was completed by then, the initial one is returned.
+        `max_expansions` prefixes were expanded. If no target was completed by then, the initial one (`self.initial`) is
+        returned, or a UserError raised if there is none. `self.upper_bound` is set.
         """
         # `tokens` has no EOS, which must not exceed the length limit either
         if self.initial is not None and self.initial.finished and len(self.initial.tokens) < self.max_length:

@@ -215,7 +215,7 @@ class ForbiddenPhrases(LogitsProcessor):
 
         Tokens with the same sequence of character classes form a group: the automaton treats them alike. Tokens whose
         bytes are not whole UTF-8 characters (`partial`) are read byte by byte during the search. `vocab_size` is that
-        of the model, which may exceed the tokenizer's.
+        of the model, which may exceed the tokenizer's. More phrases than the tables can hold are a UserError.
         """
         self.automaton = PhraseAutomaton.build(map(tokenizer.as_tokenized, phrases))
         self.eos, self.force_eos_at_limit = special_tokens.eos, special_tokens.force_eos_at_limit
@@ -270,7 +270,8 @@ class ForbiddenPhrases(LogitsProcessor):
         """Return the automaton's state after a token, and whether the token completes a phrase, S G each.
 
         Row s is for the automaton in state s before the token, column g for the tokens of group g, which have the
-        character classes `groups[g]`.
+        character classes `groups[g]`. The automaton reads them one by one: its tables `next` and `hit` say for each
+        state and class the next state, and whether a phrase is complete.
         """
         num_states = len(self.automaton.next)
         states = np.repeat(np.arange(num_states, dtype=np.int32)[:, None], len(groups), 1)
@@ -285,6 +286,8 @@ class ForbiddenPhrases(LogitsProcessor):
     def _forbid_dead_ends(self, next_states: Ints, hit: Bools, usable: list[int]) -> Bools:
         """Forbid also tokens after which neither EOS nor any other token may be generated; return the new `hit`.
 
+        EOS is forbidden in the states in which a phrase is complete at the end of a text (`automaton.ends`).
+
         Args:
             next_states: S G, the automaton's state after a token of group g in state s.
             hit: S G, whether such a token is forbidden.
@@ -298,7 +301,7 @@ class ForbiddenPhrases(LogitsProcessor):
             hit = new_hit  # which may make further states dead ends
 
     def init_state(self, state: SearchState) -> ReadState:
-        """Return the automaton's first state for each hypothesis (B K), and move its tables to the device.
+        """Return the automaton's first state (0) for each hypothesis (B K), and move its tables to the device.
 
         `bits` are those of an incomplete UTF-8 character at the end of a hypothesis, of which `missing` bytes are still
         to come: none at first.
@@ -378,8 +381,9 @@ class ForbiddenPhrases(LogitsProcessor):
     def update(self, own_state: ReadState, tokens: Tensor, parents: Tensor | None) -> ReadState:
         """Return the automaton's states after each hypothesis got one of the new `tokens` (B K).
 
-        Hypothesis k continues hypothesis `parents[:, k]` of its source (B K), or itself if `parents` is None. Special
-        tokens change nothing. Tokens with a part of a character (`partial_index` ≥ 0) are read byte by byte.
+        `own_state` has the states before these tokens. Hypothesis k continues hypothesis `parents[:, k]` of its source
+        (B K), or itself if `parents` is None. Special tokens change nothing. Tokens with a part of a character
+        (`partial_index` ≥ 0) are read byte by byte.
         """
         tables = self.tables
         if parents is not None:

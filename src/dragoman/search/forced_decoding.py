@@ -21,7 +21,8 @@ def token_scores(
 ) -> Tensor:
     """Return log p of each target token after BOS (B T), 0 for padding, by teacher forcing.
 
-    Sources are B S, padded. Targets (B T+1, padded) include BOS and EOS, which `target_lengths` (B) count too.
+    Sources are B S, padded, with `source_lengths` (B) tokens each. Targets (B T+1, padded) include BOS and EOS, which
+    `target_lengths` (B) count too.
     """
     logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)  # nothing follows the last token
     log_p = at_least_float32(logits).log_softmax(-1).gather(2, target[:, 1:, None])[..., 0]  # B T
@@ -36,7 +37,7 @@ def attention_weights(
     """Return the weights (B H T S) of every attention layer for given targets, by the path of the layer in the model.
 
     Row t of the decoder's weights belongs to the prediction of the token after target[t]. Sources are B S and targets
-    B T, padded; targets begin with BOS.
+    B T, padded, with the given lengths (B); targets begin with BOS.
     """
     return record_attention(model, source, source_lengths, target, target_lengths)[0]
 
@@ -48,7 +49,8 @@ def record_attention(
     """Return the weights (B H T S) of every attention layer for given targets, by the path of the layer in the model.
 
     Returns also the probabilities of copying each source token, or None if the model cannot copy. Sources are B S and
-    targets B T, padded; targets begin with BOS.
+    targets B T, padded, with the given lengths (B); targets begin with BOS. Layers that are called several times, such
+    as once per target token, get one row for each.
     """
     recorder: dict[str, list[Tensor]] = {}  # filled by the model: weights of each call of a layer, by its path
     source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
@@ -82,7 +84,7 @@ class TokenWordMap:
 
     @classmethod
     def from_ids(cls, tokenizer: Tokenizer, ids: Sequence[int]) -> TokenWordMap:
-        """Create the map from the tokens of a text, given by their ids, to its words."""
+        """Create the map from the tokens of a text, given by their ids for `tokenizer`, to its words."""
         return cls.from_tokens(tokenizer.word_ids(ids), tokenizer.tokens(ids))
 
     @classmethod

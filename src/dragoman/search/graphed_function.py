@@ -28,13 +28,14 @@ class GraphedFunction:
     """A function of a tree and of integers, captured when a shape of the tree comes up for the third time.
 
     For one shape the result consists always of the same tensors, with new values. If `in_place`, these are the tensors
-    of the input, so that the next step finds its input in place.
+    of the input, so that the next call finds its input in place.
     """
 
     def __init__(self, function: Callable[..., Any], in_place: bool) -> None:
         """Wrap `function`, which maps a tree of tensors (nested dataclass, dict or list) to another one.
 
-        `in_place`: the results are written into the tensors of the input tree, which is returned.
+        `in_place`: the results are written into the tensors of the input tree, which is returned; False: into tensors
+        of their own.
         """
         self.function, self.in_place = function, in_place
         self.cache: CudaGraphCache[StaticTensors] | None = None  # captured graphs by shape, created by the first call
@@ -42,8 +43,9 @@ class GraphedFunction:
     def __call__(self, tree: Any, *numbers: int) -> Any:
         """Return `function(tree, *numbers)`, by a replay if a CUDA graph was captured for these shapes and numbers.
 
-        A graph reads and writes fixed (static) tensors: the tensors of the input tree are copied into them, unless they
-        are the same. `alias` is another tree with the same tensors, remembered so that they need not be compared again.
+        `tree` is a nested dataclass, dict or list of tensors; `numbers` are sizes, such as the length of a cache. A
+        graph reads and writes fixed (static) tensors: the tensors of `tree` are copied into them, unless they are the
+        same. In that case `tree` is remembered as `alias`, so that its tensors need not be compared again.
         """
         if self.cache is None:
             self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_CAPTURED_SHAPES)
@@ -68,15 +70,19 @@ class GraphedFunction:
     ) -> CapturedGraph[StaticTensors]:
         """Return the graph, perhaps not captured yet, for `numbers` and the shapes and dtypes of the tree's tensors.
 
-        Its static tensors, which the graph will read and write, are created if the shapes are new.
+        `numbers` are further arguments of the captured function. The static tensors, which the graph will read and
+        write, are created if the shapes are new: copies of those in `tree`, or themselves if the function writes its
+        results into its input (`in_place`).
         """
-        for captured in cache.entries.values():  # the result of the last step is recognized without computing a key
+        # the last result, as the next input, is recognized as an object, without computing a key from its shapes; with
+        # `numbers`, which may differ for the same object, the key is needed
+        for captured in cache.entries.values():
             if not numbers and (captured.static.inputs is tree or captured.static.alias is tree):
                 return captured
         leaves = ((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree))
 
         def create() -> StaticTensors:
-            """Create the static tensors of a new shape."""
+            """Create the static tensors of a new shape; the outputs are the inputs if `in_place`, or else set later."""
             inputs = unshare_tensors(tree, clone_all=not self.in_place)
             return StaticTensors(inputs, outputs=inputs if self.in_place else None)
 
@@ -106,7 +112,7 @@ def unshare_tensors(tree: Tree, clone_all: bool = False) -> Tree:
     seen: set[int] = set()  # addresses of storages
 
     def unshared(leaf: Tensor) -> Tensor:
-        """Return the tensor, or a copy if an earlier one shares its memory."""
+        """Return the tensor, or a copy if an earlier one shares its memory or all are to be cloned."""
         storage = leaf.untyped_storage().data_ptr()
         needs_clone = storage in seen or clone_all
         seen.add(storage)

@@ -60,7 +60,7 @@ class IndependentRows(Strategy):
             tokens=tokens,
             scores=torch.where(ended, state.scores, state.scores + log_p),
             output_tokens=torch.where(ended[..., None], state.output_tokens, output_tokens),
-            done=now_ended.all(1) if self.rows_per_source > 1 else now_ended[:, 0],  # a view, not a reduction
+            done=now_ended.all(1) if self.rows_per_source > 1 else now_ended[:, 0],  # of one row: a view is faster
             strategy=replace(state.strategy, ended_rows=now_ended),
         )
         return state, None
@@ -77,7 +77,8 @@ class IndependentRows(Strategy):
     def _hypothesis(self, row: list[int], score: float) -> Hypothesis:
         """Return the hypothesis with these output tokens and this log p.
 
-        `row` contains tokens up to EOS or up to the length limit, then PAD.
+        `row` contains tokens up to EOS or up to the length limit, then PAD. The hypothesis has no EOS; its normalized
+        score is divided by a function of the length, EOS included.
         """
         tokens = row[: row.index(PAD)] if row[-1] == PAD else row
         finished = tokens[-1] == self.eos
@@ -163,7 +164,7 @@ class Sampling(IndependentRows):
 def _uniform_numbers(seed: int, key: int, row: int, length: int) -> np.ndarray:
     """Return `length` random numbers from [0, 1) for sample `row` (0, 1, …) of the source with the number `key`.
 
-    A larger `length` appends numbers: the first ones are the same.
+    They depend only on `seed`, `key` and `row`. A larger `length` appends numbers: the first ones are the same.
     """
     # `row` is the highest word of the counter, which numbers only increase from the lowest: samples never overlap
     return np.random.Generator(np.random.Philox(key=[seed, key], counter=[0, 0, 0, row])).random(length)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LOGITS_BLOCK = 8192  # logits that a Triton program reads at a time
 LOGITS_CHUNK = 64  # logits whose maximum decides whether they are read again
-NUM_PROCESSORS = 128  # with at most this number of rows, each row has a multiprocessor of its own
+NUM_MULTIPROCESSORS = 128  # of a GPU, roughly: with at most as many rows, each row has one of its own
 MAX_SINGLE_BLOCK = 1024  # rows of at most this width are read at once
 MIN_RANK = -(2**31)  # below the rank of every number
 
@@ -95,10 +95,11 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _block_size(rows: int, width: int, many_rows_block: int) -> int:
     """Return how many logits of a row (of `width` logits) a Triton program, one per row, reads at a time.
 
-    With more than NUM_PROCESSORS rows `many_rows_block`; with fewer, each row has a multiprocessor for itself, and may
-    use a larger block.
+    `many_rows_block` (at most LOGITS_BLOCK) if there are more rows than NUM_MULTIPROCESSORS; otherwise each row has a
+    multiprocessor of the GPU for itself, and reads twice LOGITS_BLOCK. Never more than `width`, rounded up to a power
+    of 2.
     """
-    return min(many_rows_block if rows > NUM_PROCESSORS else 2 * LOGITS_BLOCK, triton.next_power_of_2(width))
+    return min(many_rows_block if rows > NUM_MULTIPROCESSORS else 2 * LOGITS_BLOCK, triton.next_power_of_2(width))
 
 
 def _num_warps(block: int) -> int:
@@ -154,7 +155,8 @@ def _greedy_step_kernel(
 
     Pointers with one element per source: `step` (number of generated tokens), `max_length`, `tokens` (the last token),
     `scores` (log p), `ended` and `done`. `output_tokens` points to rows of `output_length` tokens, `suppressed` to
-    `num_suppressed` token ids. A row has `width` logits; `stride` is the distance of two rows in elements.
+    `num_suppressed` token ids. A row has `width` logits, of which BLOCK are read at a time; `stride` is the distance of
+    two rows in elements. `eos` is the id of EOS.
     """
     row, offset = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     num_generated, limit, has_ended = tl.load(step + row), tl.load(max_length + row), tl.load(ended + row) != 0

@@ -75,7 +75,8 @@ class LengthPenaltySweep(Beam):
                 "required phrases do not work with several length penalties at once: search with one length penalty "
                 "at a time, or remove the phrases"
             )
-        super().strategy(special_tokens, vocab_size, has_required_phrases)  # checks the beam size
+        # raises a UserError if the beam is larger than the vocabulary
+        super().strategy(special_tokens, vocab_size, has_required_phrases)
         return LengthPenaltySweepSearch(self, special_tokens.eos)
 
 

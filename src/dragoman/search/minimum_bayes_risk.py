@@ -87,7 +87,8 @@ class MinimumBayesRisk(SearchConfig):
     ) -> list[tuple[int, float]]:
         """Return (index, expected utility) of the `n_best` best candidates of a source, best first; equal texts once.
 
-        `candidates` and `references` are texts, `reference_scores` are log p(y|x) of the references.
+        `candidates` and `references` are texts, `reference_scores` are log p(y|x) of the references. No candidates, or
+        no references, are a UserError.
         """
         if not candidates or not references:
             missing = "references" if candidates else "candidates"

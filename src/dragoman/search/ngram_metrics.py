@@ -151,10 +151,7 @@ class NGramMetric(ABC):
         """
 
     def pairwise(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
-        """Return the metric (0 to 100) of each of C candidates with each of R references, C R.
-
-        Neither list may contain a text twice.
-        """
+        """Return the metric (0 to 100) of each of C candidates with each of R references, C R."""
         # counts of each order (n = 1, 2, …), and the indices of candidates (left) and references (right) in them
         orders, left, right = self._count_all(candidates, references)
         return self.score(
@@ -166,8 +163,8 @@ class NGramMetric(ABC):
     def aggregated(self, candidates: Sequence[str], references: Sequence[str], weights: Array) -> Array:
         """Return the metric (0 to 100) of each of C candidates with the mean n-gram counts of the references, C.
 
-        `weights` (R) are those of the references in the mean, with sum 1. The cost is linear in the number of texts
-        (DeNero et al. 2009; Vamvas & Sennrich 2024).
+        `weights` (R) are those of the references in the mean, with sum 1; no reference may occur twice. The cost is
+        linear in the number of texts (DeNero et al. 2009; Vamvas & Sennrich 2024).
         """
         # counts of each order (n = 1, 2, …), and the indices of candidates (left) and references (right) in them
         orders, left, right = self._count_all(candidates, references)

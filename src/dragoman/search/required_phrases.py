@@ -41,10 +41,10 @@ def required_phrase_tensors(
 ) -> RequiredPhraseTensors:
     """Return the required phrases of each source as tensors; `required[b]` are those of source b, as token ids.
 
-    A phrase within another required phrase is left out, since it occurs wherever that one does. The tensors are, for C
-    phrases of up to L tokens, `tokens` (B C L, padded), `lengths` (B C), `counts` (B C: how often the phrase must
-    occur) and `transitions` (B C L L: [j, i] is the number of matched tokens after j matched tokens and then the i-th
-    token of the phrase).
+    A phrase within another required phrase is left out, since it occurs wherever that one does. The tensors, on
+    `device` (None: the CPU), are for C phrases of up to L tokens `tokens` (B C L, padded), `lengths` (B C), `counts`
+    (B C: how often the phrase must occur) and `transitions` (B C L L: [j, i] is the number of matched tokens after j
+    matched tokens and then the i-th token of the phrase).
     """
     # by source: how often each phrase is required
     counted = [_without_contained(Counter(map(tuple, phrases))) for phrases in required]
@@ -138,7 +138,8 @@ class ConstrainedBeam(BeamSearch):
         """Select the K continuations (a hypothesis and one more token) of each source that its beam continues with.
 
         Continuations are grouped into banks by the number of tokens of required phrases that they contain, and the beam
-        is filled from all banks in turn.
+        is filled from all banks in turn. The beam's state counts, for each of C phrases, its `occurrences` in a
+        hypothesis and how many of its first tokens the hypothesis ends with (`matched`), B K C each.
 
         Args:
             logits: B K V, of the next tokens of B sources with K hypotheses each.
@@ -176,8 +177,9 @@ class ConstrainedBeam(BeamSearch):
     def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
         """Return the beam's state with the live hypotheses of sources at their length limit in one of two buffers.
 
-        Hypotheses with all required phrases are stored in `truncated`, others in `incomplete`. `scores` (B K) are log p
-        of the hypotheses, −∞ marks an unused row; `parents` (B K) are the indices of those that they continue.
+        Hypotheses with all required phrases, of which `beam.occurrences` (B K C) counts the occurrences, are stored in
+        `truncated`, others in `incomplete`. `scores` (B K) are log p of the hypotheses, −∞ marks an unused row;
+        `parents` (B K) are the indices of those that they continue.
         """
         assert isinstance(beam, ConstrainedBeamState)
         assert state.constraints.required is not None
@@ -198,7 +200,8 @@ class ConstrainedBeam(BeamSearch):
         the next token of every phrase that it lacks. EOS is allowed only in hypotheses with all phrases.
 
         Args: `logits` B K V, of the next tokens; `log_normalizer` B K, their log Σ exp; `penalty` B V, subtracted from
-        log p when continuations are compared.
+        log p when continuations are compared (None: 0). `beam.occurrences` and `beam.matched` (B K C) count complete
+        phrases in each hypothesis, and the first tokens of each phrase that it ends with.
         """
         beam: ConstrainedBeamState = state.strategy
         phrases = state.constraints.required

@@ -130,7 +130,8 @@ class Rerank(SearchConfig):
         """Return the `n_best` candidates of each source with the highest weighted scores, best first.
 
         Candidates are the hypotheses that `self.candidates` finds. Their scores are weighted sums of log p(y|x), log
-        p(x|y) of a channel model, log p(y) of a language model, and their length.
+        p(x|y) of a channel model, log p(y) of a language model, and their length. A request without source texts, and a
+        channel model for sources that are feature vectors, are UserErrors.
         """
         if not request.texts:
             raise UserError(
@@ -212,10 +213,10 @@ def tune_rerank_weights(
     """Find the reranking weights with which the best candidates (one per source) have the highest corpus score.
 
     A grid of weights is tried first, including weights of 0. Then each weight is raised and lowered by a step, which is
-    halved when nothing improves.
+    halved when nothing improves, until it is below MIN_STEP. Invalid arguments are a UserError.
 
     Args:
-        nbest: The candidates of each source.
+        nbest: The candidates of each source, at least one.
         references: The reference translation of each source.
         metric: The corpus score: "bleu", "chrf" or "chrf++".
     """

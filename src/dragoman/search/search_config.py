@@ -152,7 +152,8 @@ class LengthLimit(Configurable):
     def max_lengths(self, source_lengths: Tensor, models: Sequence[Model]) -> Tensor:
         """Return the largest length (B) of each target in tokens, EOS included: ratio · source length + offset.
 
-        It is at most `max`, and at most what the positions of each model allow. `source_lengths` are B.
+        It is at least 1, at most `max`, and at most what the positions of each model allow. `source_lengths` are B.
+        Where `ratio`, `offset` or `max` is None, it is 2, 20 or 512 (or `min`, if larger).
         """
         ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
         offset = DEFAULT_OFFSET if self.offset is None else self.offset
@@ -244,8 +245,9 @@ class StepwiseSearch(SearchConfig):
     def prepare(self, run: DecodingRun, request: SearchRequest) -> tuple[SearchEngine, EngineArguments]:
         """Return the engine that decodes the request, and the arguments for its methods `search` and `steps`."""
         engine = self.engine(run, request)
+        # values that the limit of the search leaves open are those of the run
         max_lengths = self.length_limit.or_else(run.length_limit).max_lengths(request.lengths, run.models)
-        num_forced = len(run.special_tokens.forced_bos)
+        num_forced = len(run.special_tokens.forced_bos)  # tokens, such as a language token, that begin each target
         return engine, EngineArguments(
             source=request.source,
             lengths=request.lengths,
@@ -292,7 +294,8 @@ class TokenSearch(StepwiseSearch):
 
         A request with constraints or first tokens, which differ between requests, gets a new engine. Otherwise the run
         caches the engine, by search, special tokens (which differ between language pairs) and weights (by their
-        addresses); of more than MAX_CACHED_ENGINES engines the oldest one is dropped.
+        addresses); of more than MAX_CACHED_ENGINES engines the oldest one is dropped. Without an `engine_cache`
+        (None), nothing is cached.
         """
         constraints, special_tokens = request.constraints, request.special_tokens(run)
         models, processors = run.inference_models, constraints.logits_processors
@@ -310,7 +313,8 @@ class TokenSearch(StepwiseSearch):
         """Decode the sources of the request with the run's models; return the hypotheses of each source, best first.
 
         If the run has a shortlist, the models compute logits only for a subset of the vocabulary: the probable
-        translations of the source tokens. Token ids of the search are then indices in this subset (local ids).
+        translations of the source tokens. Token ids of the search are then indices in this subset (local ids); required
+        or forbidden phrases are a UserError.
         """
         engine, arguments = self.prepare(run, request)
         if run.shortlist is None:
@@ -358,7 +362,7 @@ def build_engine(
 def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:
     """Raise a UserError if the search `config` returns more hypotheses than the search `candidates` finds for it.
 
-    `config` selects the best of the candidates, of which there must be at least 2.
+    `config` selects the best of the candidates: fewer than 2 candidates, or `config.n_best` below 1, are errors, too.
     """
     check_ranges(config, n_best=(1, math.inf))
     if candidates.n_best < 2:

@@ -40,7 +40,7 @@ def map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """Return all values (tensors and others) in a nested dataclass, dict (in the order of its keys) or list."""
+    """Return all values (tensors and others) in a nested dataclass, dict (sorted by keys) or list, as a flat list."""
     if isinstance(tree, dict):
         children = [tree[name] for name in sorted(tree)]
     elif is_dataclass(tree):
@@ -260,7 +260,10 @@ class AsyncRead:
     """Truth values that are copied from the device without waiting for it; `read` waits."""
 
     def __init__(self, values: Tensor) -> None:
-        """Start to copy the truth values `values` to the CPU; `self.event` is recorded when the copy is complete."""
+        """Start to copy the truth values `values` to the CPU; `self.event` is recorded when the copy is complete.
+
+        It is None for values that are on the CPU already.
+        """
         self.values, self.event = values, torch.cuda.Event() if values.is_cuda else None
         if self.event is not None:
             pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -312,6 +315,7 @@ def partial_result(
         if score > -torch.inf:  # −∞ marks an unused row
             tokens = [token for token in padded_tokens if token != PAD]
             hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), finished=False))
+    # `beams`: the states with these two buffers, one per group in diverse beam search, or else a single one
     for buffer in [buffer for beam in state.strategy.beams for buffer in (beam.finished, beam.truncated)]:
         if buffer is not None:
             source_buffer = map_tensors(lambda leaf: leaf[slot : slot + 1], buffer)  # with one row

@@ -35,11 +35,17 @@ class VocabularySubset:
     token_ids: Tensor  # sorted
 
     def to_local(self, token_ids: Tensor) -> Tensor:
-        """Convert token ids of the vocabulary, all of them in the subset, to local ids: their indices in the subset."""
+        """Convert token ids of the vocabulary, all of them in the subset, to local ids: their indices in the subset.
+
+        `self.token_ids` are the ids in the subset, sorted.
+        """
         return torch.searchsorted(self.token_ids, token_ids)
 
     def local_special_tokens(self, special_tokens: SpecialTokens) -> SpecialTokens:
-        """Return the special tokens with local ids (indices in the subset) in place of token ids of the vocabulary."""
+        """Return the special tokens with local ids (indices in the subset) in place of token ids of the vocabulary.
+
+        All of them are in the subset. BOS is one id for all sources, or a tensor with one for each (B).
+        """
         local_ids = {token: local_id for local_id, token in enumerate(self.token_ids.tolist())}
         bos = special_tokens.bos
         return replace(
@@ -148,6 +154,8 @@ def learn_shortlist(
 ) -> Shortlist:
     """Learn a shortlist with IBM model 1 from at most `max_pairs` sentence pairs, evenly spread over the token store.
 
+    Training data that are not pairs of texts are a UserError.
+
     Args:
         store: The tokenized training data.
         sizes: Sizes of the source and the target vocabulary.
@@ -163,7 +171,8 @@ def learn_shortlist(
     model = learn_lexical_model(store, sizes, max_pairs)
     occurrences = np.zeros(model.target_size, np.int64)
     for links in token_links(store, spread_rows(store, max_pairs)):
-        # one link for each target token, whatever the number of its source tokens
+        # a link is a pair of a target token and a source token of its sentence; `starts` is the index of the first link
+        # of each target token, so that it is counted once, whatever the number of source tokens
         occurrences += np.bincount(links.target[links.starts], minlength=model.target_size)
     most_frequent = np.argsort(-occurrences, kind="stable")[:frequent]
     most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])  # none that does not occur

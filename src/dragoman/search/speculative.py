@@ -89,7 +89,8 @@ class Speculative(StepwiseSearch):
     def engine(self, run: DecodingRun, request: SearchRequest) -> SpeculativeEngine:
         """Return an engine that generates the tokens of `self.search`, several per step with the draft model's help.
 
-        A draft model with another vocabulary than the run's is a UserError.
+        The draft model decodes with the same kind of weights as the run, such as int8. One with another vocabulary than
+        the run's is a UserError.
         """
         draft = run.open_run(self.draft_model)
         run.check_same_vocabulary(draft, "the run reads the tokens of the draft")
@@ -130,7 +131,7 @@ class AcceptanceStats:
 
     @property
     def mean_accepted(self) -> float:
-        """The mean number of accepted tokens per round (call of the model), which generates one more token itself."""
+        """The mean number of accepted drafted tokens per call of the model; its own token in each is not counted."""
         return self.accepted / max(1, self.rounds)
 
     @property
@@ -160,9 +161,11 @@ class SpeculativeEngine(SearchEngine):
         """Generate the tokens that the engine `plain` would generate, with the help of the model `draft`.
 
         It drafts `draft_tokens` tokens at a time, and becomes the last one of `self.models`. `self.acceptance` counts
-        the drafted and the accepted tokens.
+        the drafted and the accepted tokens. An engine with several hypotheses per source, and a draft model with
+        another vocabulary size, are UserErrors.
         """
         super().__init__([*plain.models, draft], plain.special_tokens, plain.strategy, plain.logits_processors)
+        # a wider beam or several samples are refused earlier: only required phrases still need several rows
         if plain.strategy.rows_per_source > 1 or plain.strategy.reorders_rows:
             raise UserError(
                 "speculative decoding generates one hypothesis per source, but required phrases need a beam of "
@@ -174,14 +177,15 @@ class SpeculativeEngine(SearchEngine):
                 f"has {expected:,}: use a draft model that was trained with the same tokenizer"
             )
         self.draft_tokens, self.acceptance = draft_tokens, AcceptanceStats()
-        # not as a CUDA graph: the steps, which depend on the values of tensors, are none either
+        # the function that encodes the sources of a new batch: without a CUDA graph here, since `_start` and the steps
+        # depend on the values of tensors, so that they cannot be captured
         self.graphed_start = self._start
 
     def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
-        """Return the progress of a batch that begins with `count` sources, as `SearchEngine` does.
+        """Return the progress of a batch that begins with sources 0 … `count` − 1: its slots and its cache length.
 
         The length limits `max_lengths` of all targets are raised, so that caches have positions for drafted tokens
-        after the last token.
+        after the last token. With `use_cuda_graphs`, sizes are rounded up.
         """
         # a step reads the last token and a draft; the draft model may still have to read as many accepted tokens
         extra_positions = 2 * (self.draft_tokens + 1)
@@ -205,7 +209,7 @@ class SpeculativeEngine(SearchEngine):
         return SpeculativeState(**vars(state), first_token=state.tokens[:, 0].clone(), draft_read=zeros)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
-        """Generate one or more tokens for every source: the drafted tokens that are accepted, and one more.
+        """Generate tokens for every source: the drafted ones that are accepted, and one that the models select.
 
         The draft model (the last model) drafts N tokens, the other models read them in one call, and `_verify` accepts
         the first ones. A model with a recurrent state reads them from a copy of its state, and then only the accepted
@@ -221,6 +225,7 @@ class SpeculativeEngine(SearchEngine):
         all_logits = [_read_tokens(model, copy, tokens) for model, (copy, _) in zip(self.models, copies)]
         after, generated = self._verify(state.without_decoders, average_probabilities(all_logits), drafts)
         for model, decoder, (copy, is_recurrent) in zip(self.models, decoders, copies):
+            # the tokens that count as read are the last one before this step and all `generated` ones but the last
             if is_recurrent and not bool((generated == tokens.shape[1]).all()):
                 _read_tokens(model, decoder, tokens, count=generated)  # the accepted tokens only
             else:
@@ -237,7 +242,8 @@ class SpeculativeEngine(SearchEngine):
         # the most tokens that a step reads after the last position of a row
         width = max(self.draft_tokens, int(unread.masked_fill(state.done, 0).max())) + 1
         *starts, draft_start = (decoder.positions[:, 0] for decoder in state.decoders)  # next positions, B each
-        # by model: the number of positions that the next step needs, whatever the positions of sources that are done
+        # by model: the number of positions that the next step needs, whatever the positions of sources that are done;
+        # the draft model, the last one, first reads the unread tokens
         needed = [int(start.masked_fill(state.done, 0).max()) + width for start in (*starts, draft_start + unread)]
 
         def fits() -> bool:
@@ -260,7 +266,7 @@ class SpeculativeEngine(SearchEngine):
         max_unread = max(0, int(unread.max()))
         # indices of the tokens to read, in `all_tokens`; M: the unread tokens and the last one
         index = state.draft_read[:, None] + torch.arange(max_unread + 1, device=unread.device)  # B M
-        all_tokens = torch.cat((state.first_token[:, None], state.output_tokens[:, 0]), 1)  # B 1+T
+        all_tokens = torch.cat((state.first_token[:, None], state.output_tokens[:, 0]), 1)  # B 1+T: BOS first
         tokens = all_tokens.gather(1, index.clamp(max=all_tokens.shape[1] - 1)).clamp(min=0)  # 0 in place of PAD (−1)
         logits = _read_tokens(model, decoder, tokens, count=unread + 1 if max_unread else None)
         last = unread.clamp(min=0)[:, None, None]  # B 1 1: index of the last token of each source
@@ -286,7 +292,8 @@ class SpeculativeEngine(SearchEngine):
             drafts: B N, the drafted tokens.
 
         Returns:
-            the state, and the number of new tokens (B). `self.acceptance` counts how many drafted tokens were accepted.
+            the state, and the number of new tokens (B). `self.acceptance` counts the calls of the model (`rounds`, by
+            source), the drafted tokens that were verified (`proposed`) and those that were accepted.
         """
         # B: whether the draft of a source is accepted so far; B: its number of new tokens
         active, generated = ~state.done, torch.zeros_like(state.step)

@@ -175,9 +175,9 @@ def _best_of_chunks(
         all_rows = torch.arange(rows, device=device)[:, None].expand(-1, len(rest))
         index.insert(1, (all_rows * width + rest).flatten().expand(len(row), -1))
         index_rows.insert(1, all_rows.flatten().expand(len(row), -1))
-    indices, owner = torch.cat(index, 1), torch.cat(index_rows, 1)
-    log_p = (logits.flatten(1).gather(1, indices) - log_normalizer.gather(1, owner)).clamp_(max=0)
-    candidates = scores.gather(1, owner) + log_p
+    indices, row_of_index = torch.cat(index, 1), torch.cat(index_rows, 1)  # in K·V, and the hypothesis (row) of each
+    log_p = (logits.flatten(1).gather(1, indices) - log_normalizer.gather(1, row_of_index)).clamp_(max=0)
+    candidates = scores.gather(1, row_of_index) + log_p
     candidates[:, -1] = maxima[:, -1]  # of the chunk that is not read; its best token may be another one
     return candidates, indices
 
@@ -192,7 +192,8 @@ def _topk_lower_index_first(
     new token, the rows (indices 0 … K−1 of the hypotheses) and the new tokens, B N each.
     """
     rows, width = logits.shape[1:]
-    if rows * (width // CHUNK) > count and logits.dtype != torch.float64:  # more chunks than are read; float32 for keys
+    # chunks are only useful if not all are read, and their sort keys need float32
+    if rows * (width // CHUNK) > count and logits.dtype != torch.float64:
         candidates, indices = _best_of_chunks(scores, logits, log_normalizer, count, first_of_equal_chunks=True)
         candidates, indices = candidates[:, :-1], indices[:, :-1]  # the last column is no continuation, only a maximum
     else:

@@ -81,6 +81,7 @@ class UnknownWordReplacer:
         """
         weights = self._point_to_equal_words(source, ids, weights)
         source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]  # the last column is that of EOS
+        # index of the word of each source token, −1 for none; words as the target tokenizer delimits them
         source_words = _span_indices(source_tokens, self.target.type.word_spans(source))
         target_tokens = [*range(len(ids))]  # every target token is a word
         alignment = word_alignment(
@@ -93,7 +94,8 @@ class UnknownWordReplacer:
         space_first = self.target.marker == "initial"  # tokens begin with their space, or else end with it
         shift = int(space_first and text.startswith(" "))  # 1 if the space before the first word is removed
         text = text.removeprefix(" ") if space_first else text.removesuffix(" ")
-        # align again, between words as split by white space
+        # align again, between words as split by white space: `part_words` and `token_words` are the words of the parts
+        # of the new text (one part for each target token) and of the source tokens
         starts = [start - shift for start in (0, *accumulate(map(len, parts)))]
         part_words = _span_indices(list(zip(parts, starts)), alignment_spans(text))
         token_words = TokenWordMap.from_tokens(
@@ -182,11 +184,11 @@ def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, 
 
 def _token_texts(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
     """Return (text, start in characters) of each token of a text, also of unknown words."""
-    if tokenizer.has_unknown_words:
+    if tokenizer.has_unknown_words:  # ids of unknown words do not contain their text, so the text itself is split
         space_first = tokenizer.marker == "initial"  # a space is added before the text, or else after it
         with_space = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if space_first else f"{text} ")  # no surrogates
         splitter = tokenizer.type.pre_tokenizer(tokenizer.marker)
         return [(token, start - space_first) for token, (start, _) in splitter.pre_tokenize_str(with_space)]
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode(text)  # of subwords
     ends = [len(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
     return [(text[start:end], start) for start, end in pairwise(ends)]

@@ -56,7 +56,7 @@ class AnalysisJobs:
         self._validation_sets: RecentlyUsed[tuple[str, str], NamedTestSet] = RecentlyUsed(MAX_JOBS)
 
     def test_set(self, served: ServedRun) -> NamedTestSet:
-        """Return the test set for a served run: that of the service (--test-source), or else its validation sentences.
+        """Return the test set for a served run: that of --test-source for this run, or else its validation sentences.
 
         A RequestError says that analyses are switched off (403), or that there is neither a test set nor validation
         text (400).
@@ -79,14 +79,14 @@ class AnalysisJobs:
     def analyze(self, served: ServedRun, test_set_of: ServedRun) -> AnalysisJob:
         """Return the job that analyzes the run `served` on a test set; it is started if this is the first request.
 
-        The test set is that of the service, or else the validation sentences of the run `test_set_of`, which may be
-        another one: two runs are compared on the same sentences.
+        The test set is that of --test-source, or else the validation sentences of the run `test_set_of`, which may be
+        another one: two runs are compared on the same sentences. At most the first MAX_ANALYZED_SENTENCES are used.
         """
         key = ("test set", served.name, served.version, served.run.language_pair, test_set_of.name)
 
         def work(job: AnalysisJob, run: SharedRun) -> None:
             """Translate the test set and judge each sentence; `job.analysis` grows meanwhile."""
-            # of --test-source, every run has the columns that it reads
+            # from --test-source, each run has its own test set: the same sentences with the columns that it reads
             test_set = self.service.analysis.test_sets.get(served.name) or self.test_set(test_set_of)
             sources = test_set.sources[:MAX_ANALYZED_SENTENCES]
             references = test_set.references[:MAX_ANALYZED_SENTENCES]
@@ -94,13 +94,13 @@ class AnalysisJobs:
             job.analysis = analyzer.analysis
             analyzer.analyze()
 
-        return self._jobs.get(key, lambda: self._start(served, work))
+        return self._jobs.get(key, lambda: self._start(served, work))  # a cache, which calls this without an entry
 
     def diagnose(self, served: ServedRun) -> AnalysisJob:
         """Return the job that diagnoses a run; it is started if this is the first request for it.
 
-        A diagnosis measures known failures of translation, such as hallucination, on the first sentences of the run's
-        test set.
+        A diagnosis measures known failures of translation, such as hallucination, on the first
+        MAX_DIAGNOSED_SENTENCES of the run's test set.
         """
         key = ("diagnosis", served.name, served.version, served.run.language_pair)
 
@@ -112,7 +112,7 @@ class AnalysisJobs:
             languages = None if served.pair is None else f"{served.pair.source}-{served.pair.target}"
             job.result = diagnose(run, sources, references, languages=languages).to_dict() | {"run": served.name}
 
-        return self._jobs.get(key, lambda: self._start(served, work))
+        return self._jobs.get(key, lambda: self._start(served, work))  # a cache, which calls this without an entry
 
     def _start(self, served: ServedRun, work: Callable[[AnalysisJob, SharedRun], None]) -> AnalysisJob:
         """Return a new job, whose `work` is called in the thread of analyses; an error is stored in the job.

@@ -61,7 +61,8 @@ class AnalysisRequest(ApiRequest):
 def outcome(row: Row) -> str:
     """Return "better", "worse" or "equal": how the first run translated a sentence compared with the second, by chrF.
 
-    A row has the sentence as translated by the first run, and by the second one if two runs are compared.
+    Scores that differ by less than SCORE_TOLERANCE are equal. A row has the sentence as translated by the first run,
+    and by the second one if two runs are compared.
     """
     first, second = row[0], row[-1]
     difference = first.chrf - second.chrf
@@ -105,7 +106,10 @@ def select_rows(rows: Sequence[Row], request: AnalysisRequest) -> list[Row]:
 
 
 def row_values(row: Row) -> dict[str, Any]:
-    """Return a sentence of the test set as JSON values: what all runs share, and the `results` of each run."""
+    """Return a sentence of the test set as JSON values: what all runs share, and the `results` of each run.
+
+    `score` is log p of the translation, `reference_score` of the reference; `exact`: the translation equals it.
+    """
     first = row[0]
     return {
         "index": first.index,

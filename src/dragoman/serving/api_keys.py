@@ -52,7 +52,10 @@ class ApiKeys:
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
-        """Read a file of keys: one per line, or YAML with names, quotas and rights."""
+        """Read a file of keys: one per line, or YAML with names, quotas and rights.
+
+        Empty lines, and those that begin with #, are skipped. An empty or unreadable file is a UserError.
+        """
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
@@ -103,7 +106,10 @@ def _plain_key(key: str) -> ApiKey:
 
 
 def _parse_yaml(text: str, path: Path) -> ApiKeys:
-    """Parse a YAML file of keys: a mapping with the list `keys` and optionally `required`."""
+    """Parse a YAML file of keys: a mapping with the list `keys`, and `required`, by default true.
+
+    Anything else is a UserError, as are two keys of one name or value, or no keys although they are required.
+    """
     example = "keys: [{name: newsroom, key: …, characters_per_day: 1000000}]"
     try:
         document = yaml.safe_load(text)

@@ -29,7 +29,8 @@ class RecentlyUsed(Generic[Key, Value]):
     def get(self, key: Key, compute: Callable[[], Value]) -> Value:
         """Return the cached value of a key, or else call `compute` and cache what it returns.
 
-        Values used least recently are dropped if the total size is too large.
+        Values used least recently are dropped if the total size is above `max_size`. Two threads that ask for the same
+        key at once may both compute its value.
         """
         value = self.values.get(key)
         if value is None:

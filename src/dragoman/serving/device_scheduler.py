@@ -34,7 +34,8 @@ class DeviceScheduler:
 
     def __init__(self, background_share: float = BACKGROUND_SHARE, clock: Callable[[], float] = time.monotonic) -> None:
         """Give background work this share of the time (0 to 1) while foreground work waits; `clock` returns seconds."""
-        self.credit_per_second = background_share / (1 - background_share)  # seconds earned per foreground second
+        # seconds that background work earns in a second of foreground work: with 0.1, 1 of 10 seconds, thus 1 per 9
+        self.credit_per_second = background_share / (1 - background_share)
         self.clock = clock
         self._lock = threading.Lock()
         self._holder: Turn | None = None  # that uses the device now
@@ -46,7 +47,8 @@ class DeviceScheduler:
     def turn(self, is_background: bool = False) -> Iterator[Turn]:
         """Wait for the device, and hold it within the context.
 
-        Background work waits for foreground work, except for a small share of the time.
+        Background work waits for foreground work, except for a small share of the time. Its holder must call
+        `yield_turn` with the turn regularly, so that others get the device.
         """
         turn = Turn(is_background)
         self._wait_until_granted(turn)
@@ -88,7 +90,8 @@ class DeviceScheduler:
         """End the present use of the device, and grant it to `next_turn`, or (None) to the next one in order, if any.
 
         Background work pays for its time with the credit of all background work (the seconds that it may use although
-        foreground work waits). Foreground work adds to this credit if background work waits meanwhile.
+        foreground work waits). Foreground work adds to this credit if background work waits meanwhile. The caller holds
+        `_lock`.
         """
         turn, now = self._holder, self.clock()
         assert turn is not None
@@ -105,7 +108,7 @@ class DeviceScheduler:
             self._grant(next_turn)
 
     def _take_next(self) -> Turn | None:
-        """Remove the next turn from its queue; None if nobody waits.
+        """Remove the next turn from its queue, and return it; None if nobody waits. The caller holds `_lock`.
 
         Foreground work comes first, unless the credit of waiting background work has grown to MAX_CREDIT_SECONDS.
         """
@@ -114,7 +117,7 @@ class DeviceScheduler:
         return self._background.popleft() if self._background else None
 
     def _grant(self, turn: Turn | None) -> None:
-        """Let the thread that waits for `turn`, which must not be None, use the device from now on."""
+        """Let the thread that waits for `turn` (not None) use the device from now on; the caller holds `_lock`."""
         assert turn is not None
         self._holder, turn.start = turn, self.clock()
         turn.granted.set()

@@ -135,7 +135,7 @@ class JobQueue(Generic[AnyJob]):
                     503, f"{len(self._jobs)} requests are waiting already: try again in a moment", retry_after=1
                 )
             self._take_share(job)
-            job.rank_cost = self._rank_cost(job)
+            job.rank_cost = self._rank_cost(job)  # by which jobs are ordered, besides waiting time and priority
             self._jobs.append(job)
             self._changed.notify_all()
         return job
@@ -181,7 +181,10 @@ class JobQueue(Generic[AnyJob]):
     # ---- in the threads
 
     def _work(self, is_long: bool) -> None:
-        """Run batches of short or (`is_long`) of long jobs until the queue closes: the function of its two threads."""
+        """Run batches of short or (`is_long`) of long jobs until the queue closes: the function of its two threads.
+
+        An unexpected error closes the queue, answers all of its jobs, and ends the thread.
+        """
         try:
             while batch := self._next_batch(is_long):
                 self.run_batch(batch, is_long)
@@ -193,7 +196,10 @@ class JobQueue(Generic[AnyJob]):
             raise
 
     def _next_batch(self, is_long: bool) -> list[Any] | None:
-        """Wait for the next batch of short or of long jobs; None when the queue is closing and no jobs remain."""
+        """Wait for the next batch of short or of long jobs; None when the queue is closing and no such jobs remain.
+
+        While the queue closes, a batch does not wait for further jobs (`delay`) to join it.
+        """
         with self._changed:
             while True:
                 self._drop_completed()

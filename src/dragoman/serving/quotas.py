@@ -63,7 +63,7 @@ class Quotas:
         limiter = self._limiters.get(key.name)
         if limiter is None or limiter.per_second != limit / 60:  # the limit was changed
             limiter = self._limiters[key.name] = RateLimiter(limit)
-        if seconds := limiter.take(key.name, limiter.per_second):
+        if seconds := limiter.take(key.name, limiter.per_second):  # until the next request is allowed; 0: now
             message = f"the API key {key.name!r} may send {limit:,} requests per minute: slow down"
             raise RequestError(429, message, seconds)
 
@@ -128,7 +128,7 @@ class Quotas:
             self.save()
 
     def _begin_day(self) -> None:
-        """Reset the counts of characters if a new day has begun (UTC)."""
+        """Reset the counts of characters if a new day has begun (UTC); the caller holds `_lock`."""
         day = self._now().date().isoformat()
         if day != self._day:
             self._day, self._characters = day, Counter()
@@ -139,7 +139,10 @@ class Quotas:
         return json.dumps({"day": self._day, "characters": dict(self._characters)}, indent=1) + "\n"
 
     def _read(self, file: Path) -> None:
-        """Continue with the counts in the file, unless they are those of an earlier day; a missing file is no error."""
+        """Continue with the counts in the file, unless they are those of another day.
+
+        A missing file is no error, but one that cannot be read is a UserError.
+        """
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
             day, counts = document["day"], {str(name): int(n) for name, n in document["characters"].items()}

@@ -101,7 +101,7 @@ class RunReplica:
         self.service.start()
 
     def check_health(self) -> None:
-        """Raise an error if the service is not ready; Ray then replaces the replica."""
+        """Raise an error if the service is starting or stopping (not if it is full); Ray then replaces the replica."""
         if self.service.readiness in ("starting", "stopping"):
             raise RuntimeError(f"the service is {self.service.readiness}")
 
@@ -135,7 +135,8 @@ class Front:
     async def __call__(self, request: Request) -> Response:
         """Send a request to a replica, and return its answer; if the replica dies, the next one is asked.
 
-        That is possible only until the first message of the answer: later parts are streamed to the client.
+        That is possible only until the first message of the answer: later parts are streamed to the client. At most
+        MAX_ATTEMPTS replicas are asked. A request with more than `max_bytes` is answered with status 413.
         """
         from ray.exceptions import RayActorError, WorkerCrashedError
 
@@ -189,6 +190,8 @@ def deploy(
         address: HOST:PORT of the cluster; "": that of this machine, or a new one.
         host, port: where every machine of the cluster listens.
         route_prefix: path below which the service is offered.
+
+    It is a UserError if ray[serve] is missing, or the cluster or the service cannot be reached or started.
     """
     ray = connect(address)
     try:
@@ -222,7 +225,7 @@ def deploy(
         ray_actor_options={"num_cpus": 0, "resources": {HEAD_NODE_RESOURCE: 0.001}},
     )(Front)
     try:
-        max_bytes = limits.max_body_bytes + limits.max_file_bytes
+        max_bytes = limits.max_body_bytes + limits.max_file_bytes  # above either limit, which replicas check exactly
         serve.run(front.bind(run, max_bytes), name=name, route_prefix=route_prefix)
     except (RuntimeError, ValueError) as error:
         raise UserError(

@@ -38,7 +38,7 @@ class DecodeOptions:
         return bool(self.prefix) or self.search.is_random
 
     def cost(self, tokens: int) -> int:
-        """Return the estimated cost, in tokens, of translating this number of source tokens: tokens · (1 + hypotheses).
+        """Return the estimated cost, in tokens, of translating `tokens` source tokens: tokens · (1 + hypotheses).
 
         The encoder reads every token, and the decoder generates about as many tokens for each hypothesis. A decoding
         step, which is the piece of work after which a long request is interrupted, costs one token per hypothesis.
@@ -114,7 +114,7 @@ class Batcher(JobQueue[TranslationJob]):
         # Long requests are interrupted by short ones. Search engines, which the run caches, serve one search at a time,
         # so those of long requests need a cache of their own.
         self.background_run = copy(run)
-        if self.background_run.engine_cache is not None:
+        if self.background_run.engine_cache is not None:  # None: engines are not cached
             self.background_run.engine_cache = {}
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class Batcher(JobQueue[TranslationJob]):
             return self.batching.max_tokens
         budget = self.run.config.search.batch_tokens // options.search.rows_per_source
         if self.run.device.type == "cpu":
-            budget = min(budget, MAX_SHORT_COST // options.cost(tokens=1))
+            budget = min(budget, MAX_SHORT_COST // options.cost(tokens=1))  # the cost is proportional to the tokens
         return max(1, budget)
 
     def take_batch(self, jobs: Sequence[TranslationJob]) -> Batch:
@@ -155,7 +155,7 @@ class Batcher(JobQueue[TranslationJob]):
         options, batch = jobs[0].options, Batch()
         budget = self._token_budget(options)
         for job in [jobs[0]] if options.needs_own_batch else [job for job in jobs if job.options == options]:
-            while job.is_waiting:
+            while job.is_waiting:  # some of its sentences are in no batch yet; the first `num_batched` are
                 tokens = job.token_counts[job.num_batched]
                 if batch and tokens > budget:  # a sentence that is longer than the budget gets a batch of its own
                     return batch
@@ -167,12 +167,13 @@ class Batcher(JobQueue[TranslationJob]):
     def run_batch(self, batch: Batch, is_long: bool) -> None:
         """Translate a batch; if that fails, translate each of its requests alone, so that only the faulty one fails.
 
-        A batch of long jobs (`is_long`) runs in the background, where short ones interrupt it.
+        A batch of long jobs (`is_long`) runs in the background, where short ones interrupt it. A batch that succeeds is
+        counted in the metrics.
         """
         start = time.monotonic()
         try:
             self._translate(batch, is_long)
-        except CanceledError:
+        except CanceledError:  # nobody waits for its requests any more
             return
         except Exception as error:
             jobs = list({id(job): job for job, _ in batch}.values())  # without duplicates
@@ -210,7 +211,7 @@ class Batcher(JobQueue[TranslationJob]):
                     first_index=first_index,
                     interval=STREAM_INTERVAL_SECONDS,
                 )
-                for number, part in parts:
+                for number, part in parts:  # `number` counts the sentences of the batch
                     job, index = batch[number]
                     job.add_part(index, part)
                 return

@@ -30,7 +30,8 @@ class RequestGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body of a request, pass the request to the application, and count it by route and status.
 
-        A body that is too large or too slow is answered with an error.
+        A body that is too large or too slow is answered with an error. If the client disconnects before the body is
+        complete, nothing is answered, and the request counts with status 499.
         """
         if scope["type"] != "http":  # such as lifespan events of ASGI
             await self.app(scope, receive, send)
@@ -67,7 +68,10 @@ class RequestGuard:
         return self.limits.max_file_bytes + MULTIPART_BYTES if is_upload else self.limits.max_body_bytes
 
     async def _read_body(self, receive: Receive, limit: int) -> bytes:
-        """Return the whole body; reject one above `limit` bytes, and stop reading one that is far too large."""
+        """Return the whole body; reject one above `limit` bytes, and stop reading one that is far too large.
+
+        If the client disconnects before its end, a _DisconnectedError is raised.
+        """
         body, size = bytearray(), 0
         while True:
             message = await receive()
@@ -121,6 +125,7 @@ class RateLimiter:
         """Count a request; raise a RequestError (429) if its client, or its address or API key, has sent too many."""
         if not self.per_second:  # 0: no limit
             return
+        # `take` returns the seconds until the next request is allowed, 0 if this one is
         if record.client_id and (seconds := self.take(record.identity, self.per_second)):
             limit = f"a client may send {60 * self.per_second:,.0f} per minute (--requests-per-minute)"
             raise RequestError(429, f"too many requests: {limit}", seconds)

@@ -28,7 +28,11 @@ class RequestLog:
         self.app, self.service, self.settings = app, service, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and log it when it has been answered; an unexpected error is answered with status 500."""
+        """Pass a request on, and log and count it when it has been answered.
+
+        An unexpected error is logged, and answered with status 500. If the service fails, `record.on_failure` is
+        called.
+        """
         if scope["type"] != "http":  # such as lifespan events of ASGI
             await self.app(scope, receive, send)
             return

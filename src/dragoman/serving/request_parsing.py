@@ -95,7 +95,10 @@ async def read_fields(request: Request) -> RequestFields:
 
 
 async def read_upload(request: Request, field: str = "file") -> RequestFields:
-    """Read a multipart body: its fields, and the file in `field`, if there is one."""
+    """Read a multipart body: its fields, and the file in the part named `field` (None if there is none).
+
+    Fields of the query string are added. Another content type is a RequestError (415).
+    """
     header = request.headers.get("content-type", "")
     if header.partition(";")[0].strip().lower() != MULTIPART:
         raise RequestError(415, f"a file is expected: send {MULTIPART}")

@@ -172,7 +172,7 @@ def _table(test_set: str, jobs: list[tuple[str, AnalysisJob]], fields: AnalysisR
     """Return the response for the analyses of one or two runs: their states, and the rows that `fields` select.
 
     `test_set` is the name of the test set; `jobs` are names of runs with their analyses. Only sentences that all of
-    them have reached are shown.
+    them have reached are shown, and of these the page that `fields.offset` and `fields.limit` name.
     """
     states, analyses = [], [job.analysis for _, job in jobs if job.analysis is not None]
     for name, job in jobs:
@@ -191,7 +191,8 @@ def _table(test_set: str, jobs: list[tuple[str, AnalysisJob]], fields: AnalysisR
             )
         )
     rows: list[Row] = []
-    if len(analyses) == len(jobs):
+    if len(analyses) == len(jobs):  # all have begun
+        # indices in the test set, by which an analysis holds its sentences
         common = set.intersection(*(set(analysis.sentences) for analysis in analyses))
         rows = [tuple(analysis.sentences[index] for analysis in analyses) for index in sorted(common)]
     selected = select_rows(rows, fields)

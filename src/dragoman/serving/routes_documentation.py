@@ -73,7 +73,8 @@ def _first_schema(contents: dict[str, Any]) -> dict[str, Any]:
 def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the fields of a JSON schema of an object, or of the items of an array, for the page.
 
-    Each has name, type, description and default. `schemas` are those that a `$ref` may name.
+    Each has name, type, whether it is required, description and default ("" for none or null). `schemas` are those that
+    a `$ref` may name.
     """
     schema = _resolve(schema, schemas)
     if schema.get("type") == "array":

@@ -116,12 +116,16 @@ def routes(service: Service) -> APIRouter:
 
 
 def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Awaitable[str]:
-    """Check the limits on the tokens of a sentence, and queue its inspection with a served run; awaited, it is JSON."""
+    """Check the limits on the tokens of a sentence, and queue its inspection with a served run; awaited, it is JSON.
+
+    Too many tokens, or a search that is not allowed, is a RequestError. `fields.translation` None: it is searched for.
+    """
+    # a copy of the run: the search engines that the run itself caches are used by batches of translations
     run, limits = service.streaming_run(served), service.limits
     translation = None if fields.translation is None else run.target_tokenizer.encode(fields.translation)
     source = _checked_source(service, run, fields.text, fields.features, translation)
     search = None if fields.search is None else service.validate_search(served, fields.search)
-    prefix = fields.prefix  # of the translation: text, or token ids
+    prefix = fields.prefix  # of the translation: text, or token ids; "" or []: none
     forced_tokens = len(run.target_tokenizer.encode(prefix) if isinstance(prefix, str) else prefix)
 
     def inspect(recorded: tuple[Hypothesis, BeamTree] | None) -> Inspection:
@@ -153,8 +157,9 @@ def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest
     shared_search = None  # a search in one batch with those of other requests, unless tokens are forced or drawn
     if translation is None and not prefix and isinstance(used_search, TokenSearch) and not used_search.is_random:
         shared_search = SharedSearch(
-            key=(served.batcher, run.language_pair, used_search),
+            key=(served.batcher, run.language_pair, used_search),  # the batcher stands for one version of the run
             source_ids=source_ids,
+            # pad_batch: the source tokens as a padded batch, and their lengths
             search_all=lambda sources: recorded_searches(run, *run.pad_batch(sources), used_search, NO_CONSTRAINTS),
         )
     # in tokens: the search, unless a translation is given, and the pass through the model that is inspected
@@ -167,7 +172,8 @@ def _checked_source(
 ) -> Source:
     """Return the source of an inspection: the text, with its word features such as V;PST if it has any.
 
-    A sentence or a translation (token ids) with more than `limits.max_inspected_tokens` is a RequestError.
+    A sentence or a translation (token ids; None: none is given) with more than `limits.max_inspected_tokens` is a
+    RequestError.
     """
     (source,) = run.with_features([text], None if features is None else [features])  # a batch of one text
     check_token_counts(service, sentence=len(run.encode_sources([source])[0]), translation=len(translation or ()))
@@ -185,9 +191,10 @@ def check_token_counts(service: Service, sentence: int, translation: int) -> Non
 def _walk(service: Service, served: ServedRun, fields: schemas.WalkRequest) -> Callable[[], str]:
     """Check the limits on the tokens of a sentence, and return a function that walks through the model with it.
 
-    The walk follows the prediction of the next target token from layer to layer; the function returns it as JSON.
+    The walk follows the prediction of the target token after `fields.tokens` from layer to layer; the function returns
+    it as JSON. `fields.position` is the source token, and `fields.head` the attention head, that it shows.
     """
-    run = service.streaming_run(served)
+    run = service.streaming_run(served)  # a copy with search engines of its own: those of the run are used by batches
     # a language model has no source text: only the target tokens before the prediction are limited
     if fields.text is None and len(fields.tokens) > (limit := service.limits.max_inspected_tokens):
         raise RequestError(400, f"at most {limit} tokens can be followed, but there are {len(fields.tokens):,}")
@@ -203,7 +210,11 @@ def _walk(service: Service, served: ServedRun, fields: schemas.WalkRequest) -> C
 
 
 def _bpe(fields: schemas.BPERequest) -> schemas.BPEResponse:
-    """Learn byte-pair encoding from the text of a request, and describe every merge."""
+    """Learn byte-pair encoding from the text of a request, and describe every merge.
+
+    A text with more than MAX_BPE_CHARACTERS is a RequestError. `fields.counts`: the text is like "low=5 lower=2", words
+    with counts.
+    """
     if len(fields.text) > MAX_BPE_CHARACTERS:
         message = f"byte-pair encoding is shown for at most {MAX_BPE_CHARACTERS:,} characters, but the text has"
         raise RequestError(400, f"{message} {len(fields.text):,}: shorten it")

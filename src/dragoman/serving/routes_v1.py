@@ -56,7 +56,7 @@ def routes(service: Service) -> APIRouter:
         translating = served.translate(split_texts, options)
         results = await cancel_on_disconnect(request, translating, service.limits.timeout)
         responses = (
-            _text_response(served, text, translations, has_warnings=fields.warnings)
+            _text_response(served, text, translations, include_warnings=fields.warnings)
             for text, translations in zip(split_texts, results)
         )
         translations = await asyncio.to_thread(list, responses)
@@ -80,7 +80,8 @@ def routes(service: Service) -> APIRouter:
         search = service.search_for(served, fields.search, n_best=None)
         options = DecodeOptions(search, alignment=fields.alignment, prefix=fields.prefix)
         (text,) = fields.sources(served.run)
-        events = translation_events(service, served, served.split(text, fields.split), options, fields.warnings)
+        split_text = served.split(text, fields.split)
+        events = translation_events(service, served, split_text, options, include_warnings=fields.warnings)
         # the first event is awaited here, so that an error of the request is raised before the response begins
         first = await cancel_on_disconnect(request, anext(events), service.limits.timeout)
         return StreamingResponse(server_sent_events(service, events, first), media_type="text/event-stream")
@@ -107,14 +108,17 @@ def _run_info(service: Service, served: ServedRun) -> schemas.RunInfo:
 
 
 def _text_response(
-    served: ServedRun, text: SplitText, translations: Sequence[Translation], has_warnings: bool
+    served: ServedRun, text: SplitText, translations: Sequence[Translation], include_warnings: bool
 ) -> schemas.TextTranslation:
-    """Return the response for a text: its translation, and those of its sentences, with warnings if requested."""
-    # the white space before the text, and after each of its sentences
+    """Return the response for a text: its translation, and those of its sentences, with warnings if requested.
+
+    `translations` has one result for each sentence of `text`, which may hold alternatives.
+    """
+    # white space before the text, and after each sentence, as the language writes it: in Chinese without spaces
     _, *spaces_after = text.gaps_for_language(served.target_language)
     details = [
         schemas.SentenceTranslation.from_translation(
-            source, translation, space_after, served.warnings(source, translation) if has_warnings else None
+            source, translation, space_after, served.warnings(source, translation) if include_warnings else None
         )
         for source, translation, space_after in zip(text.sentences, translations, spaces_after)
     ]

@@ -82,7 +82,7 @@ class RunReloader:
         self.file_readers: dict[str, Callable[[], None]] = {}
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._retiring: list[threading.Thread] = []
-        self._failed_versions: dict[str, str] = {}  # by name of the run: not to be tried again and again
+        self._failed_versions: dict[str, str] = {}  # run → version that cannot be loaded: `watch` tries it once only
 
     def reload(self) -> dict[str, ReloadResult]:
         """Reload all runs and files that have changed; return what became of each. Failures are logged."""
@@ -129,7 +129,7 @@ class RunReloader:
         except Exception as error:  # whatever is wrong with the new version, the old one goes on
             if retry or self._failed_versions.get(name) != version:
                 self.service.metrics.reloads.labels(name, "failed").inc()
-                traceback = None if isinstance(error, UserError | OSError) else error
+                traceback = None if isinstance(error, UserError | OSError) else error  # those are no faults of the code
                 logger.error(f"{name}: version {served.version} stays: {error}", exc_info=traceback)
             self._failed_versions[name] = version
             return ReloadResult("failed", served.version, self.service.public_message(error))
@@ -163,7 +163,8 @@ class RunReloader:
     def _free(self, old: list[ServedRun], requests: set[RequestRecord]) -> None:
         """Wait until `requests` have been answered, then close the queue of an old version and free its memory.
 
-        The version is taken out of the list `old`, so that nothing refers to it any more.
+        It waits no longer than requests may take. The version is taken out of the list `old`, so that nothing refers to
+        it any more.
         """
         served = old.pop()
         limits = self.service.limits

@@ -21,9 +21,9 @@ class RunSelector:
 
     def __init__(self) -> None:
         """Begin without runs and routes."""
-        self.runs: dict[str, ServedRun] = {}
-        self.routes: dict[str, WeightedRoute] = {}
-        self.route_by: RouteBy = "client"
+        self.runs: dict[str, ServedRun] = {}  # by name
+        self.routes: dict[str, WeightedRoute] = {}  # by name; a route divides requests among runs by weights
+        self.route_by: RouteBy = "client"  # what gets the same run of a route each time: a client, or a text
         self.detector = LanguageDetector()
 
     def set_routes(self, routes: Iterable[WeightedRoute], names: Iterable[str], route_by: RouteBy = "client") -> None:
@@ -46,7 +46,10 @@ class RunSelector:
                     )
 
     def _run_of_route(self, route: WeightedRoute) -> ServedRun:
-        """Return the run that a weighted route selects for the present request, by its texts or its client."""
+        """Return the run that a route, which divides requests among runs by weights, selects for the present request.
+
+        The choice depends on the texts of the request or on its client (`route_by`): the same ones get the same run.
+        """
         record = request_record()
         by_text = self.route_by == "text" and record.texts  # a request without texts is routed by its client
         return self.runs[route.choose("\n".join(record.texts) if by_text else record.identity)]
@@ -55,7 +58,7 @@ class RunSelector:
         """Return all languages of the runs, each with the languages that it is translated into."""
         targets: dict[str, dict[str, None]] = {}  # ordered sets
         for served in self.runs.values():
-            for source, codes in served.directions.items():
+            for source, codes in served.directions.items():  # source language and all its target languages
                 targets.setdefault(source, {}).update(dict.fromkeys(codes))
         served_codes = dict.fromkeys([*targets, *(code for others in targets.values() for code in others)])
         return [
@@ -73,7 +76,9 @@ class RunSelector:
     def run_for_languages(self, source: str, target: str) -> ServedRun:
         """Return the run for a language pair: that of the first route for it, or else the first run.
 
-        A multilingual run also knows its languages by other codes or names. If no run has the pair, it is an error.
+        A route divides requests among runs by weights. A multilingual run also knows its languages by other codes or
+        names. If no run has the pair, it is a UserError (a multilingual run lacks a language) or a RequestError. The
+        run is recorded for the log of the request.
         """
         language_error: UserError | None = None
         for served in (*map(self._run_of_route, self.routes.values()), *self.runs.values()):
@@ -95,7 +100,7 @@ class RunSelector:
         )
 
     def run_by_name(self, name: str) -> ServedRun:
-        """Return the run with a name, or reject the request and suggest similar names."""
+        """Return the run with a name, and record it for the log; reject an unknown name (400), with a similar one."""
         if name not in self.runs:
             raise RequestError(400, str(unknown_name("run", name, [*self.runs, *self.routes])))
         return _record_run(self.runs[name])
@@ -103,8 +108,10 @@ class RunSelector:
     def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
         """Return the run of this name or route, or (None) the one for these languages, or without them the only one.
 
-        A multilingual run is set to these languages, or to its default. Without a name and languages, a route to all
-        runs is chosen, if there is one; if there are several runs and no such route, it is a RequestError.
+        A route divides requests among runs by weights. A multilingual run is set to these languages, or to its
+        default. Without a name and both languages, a route to all runs is chosen, if there is one. It is a RequestError
+        if there are several runs and no such route, or if only one language is given and the run is not multilingual.
+        The run is recorded for the log of the request.
         """
         if name is not None:
             served = self._run_of_route(self.routes[name]) if name in self.routes else self.run_by_name(name)
@@ -128,7 +135,7 @@ class RunSelector:
         code = None if target is None else self.language_code(target)
         pairs = [served.pair for served in self.runs.values() if not served.is_multilingual and served.pair is not None]
         sources = [pair.source for pair in pairs if code in (None, pair.target)]
-        for language, confidence in self.detector(text):
+        for language, confidence in self.detector(text):  # most probable first
             if language in sources or (language == code and confidence > MIN_TARGET_CONFIDENCE):
                 return language, confidence
         if len(set(sources)) != 1 or any(served.is_multilingual for served in self.runs.values()):

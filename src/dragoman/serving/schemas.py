@@ -242,7 +242,7 @@ class LensRequest(RunSelection):
 
     @property
     def texts(self) -> list[str]:
-        """The sentence, its features, its translation and the prefix of one, as far as they are given as text."""
+        """The sentence, its features, and the translation or its prefix, as far as they are given as text."""
         fields = (self.text, self.features, self.translation, self.prefix)
         return [text for text in fields if text and isinstance(text, str)]
 

@@ -41,6 +41,7 @@ class ServedRun:
         A model that is not told the source language is treated like other runs, as in Marian, where a text may begin
         with the code of its target language.
         """
+        # model_framing: the special tokens around source and target, with the language codes of a multilingual model
         codes = self.run.model_framing.languages
         return codes if codes is not None and codes.reads_source_code else None
 
@@ -57,7 +58,7 @@ class ServedRun:
     @property
     def directions(self) -> dict[str, list[str]]:
         """The source languages of the run as codes, with the target languages of each; empty if they are unknown."""
-        if self.language_codes is not None:
+        if self.language_codes is not None:  # `ids` are the tokens of the languages, by code
             return {
                 source: [code for code in self.language_codes.ids if code != source]
                 for source in self.language_codes.ids
@@ -71,7 +72,7 @@ class ServedRun:
         """
         if self.language_codes is None:
             return self
-        codes = self.language_codes.with_default(source, target)
+        codes = self.language_codes.with_default(source, target)  # None: its own default stays
         source_code, target_code = codes.pair(None, None)  # the defaults; a UserError if one is missing
         assert source_code is not None
         run = self.run.with_languages(source_code, target_code)
@@ -94,7 +95,7 @@ class ServedRun:
     def beam_search(self, n_best: int) -> Beam:
         """Return the run's default beam search, with a beam that is wide enough to return `n_best` translations.
 
-        The beam is not larger than the vocabulary allows, so fewer may be returned.
+        The beam is not larger than the vocabulary (`max_beam_size`) allows, so fewer may be returned.
         """
         default = self.run.beam_config()
         max_size = max(default.size, self.run.max_beam_size)
@@ -118,14 +119,15 @@ class ServedRun:
         translations: list[Translation] = []
         for part in self._parts(sentences, options):
             job = self.submit(part, options)
-            translations += [] if job is None else await self.result(job)
+            translations += [] if job is None else await self.result(job)  # None: there are no sentences
         remaining = iter(translations)
         return [[next(remaining) for _ in text.sentences] for text in texts]
 
     def _parts(self, sentences: list[str], options: DecodeOptions) -> Iterator[list[str]]:
         """Divide sentences into parts that cost at most half of what a client may have pending.
 
-        Sentences that belong together, because of a prefix or of random draws, are not divided.
+        The cost is estimated from their bytes, which are at least as many as their tokens. A sentence that costs more
+        is a part of its own. Sentences that belong together, because of a prefix or random draws, are not divided.
         """
         max_tokens = max(1, self.batcher.limits.shares.per_client // 2 // options.cost(tokens=1))
         lengths = [len(sentence.encode(errors="replace")) for sentence in sentences]  # bytes: not below tokens
@@ -146,7 +148,7 @@ class ServedRun:
         options: DecodeOptions,
         on_tokens: Callable[[int, StreamedTokens], None] | None = None,
     ) -> TranslationJob | None:
-        """Queue sentences, and return their job; None if there are none.
+        """Queue sentences, and return their job; None if there are none. A full queue is a RequestError.
 
         With `is_streamed` in the options, `on_tokens` is called in another thread with the number of a sentence and
         each new part of its translation.
@@ -160,7 +162,7 @@ class ServedRun:
 
     async def result(self, job: TranslationJob) -> list[Translation]:
         """Wait for the translations of a job, and count their tokens; if the caller cancels, the job is dropped."""
-        translations = await asyncio.wrap_future(job.future)
+        translations = await asyncio.wrap_future(job.future)  # canceling it cancels the future of the job
         self.count_tokens(sum(job.token_counts), sum(len(translation.tokens) for translation in translations))
         return translations
 

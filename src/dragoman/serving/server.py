@@ -60,14 +60,17 @@ BLOCKED_PORTS = frozenset(
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bind a socket to an address, so that an occupied port is reported before runs are loaded."""
+    """Bind a socket to the first address of a host name, and return it; a UserError if that is not possible.
+
+    This is done before the runs are loaded, so that an occupied port is reported at once.
+    """
     bound = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
         if bound is not None:
             bound.close()
         reason = getattr(error, "strerror", None) or error
@@ -92,7 +95,6 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
     """
 
     class HeaderTimeoutProtocol(HttpProtocol):
-        # uvicorn's attribute `cycle` is the request that is being answered or was answered last, None before the first
         timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,7 +113,10 @@ def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
             super().connection_lost(exc)
 
         def _update_timer(self) -> None:
-            """Start the timer while headers are awaited, and stop it while a request is answered."""
+            """Start the timer while headers are awaited, and stop it while a request is answered.
+
+            `cycle` is the request that uvicorn answers or has answered last; None before the first.
+            """
             if self.cycle is not None and not self.cycle.response_complete:
                 self._cancel_timer()
             elif self.timer is None:
@@ -143,7 +148,7 @@ def create_server(
     options = options or ServerOptions()
     tls = options.tls
     config = uvicorn.Config(
-        create_app(service, options.access, options.log, start=False),
+        create_app(service, options.access, options.log, start=False),  # the server below starts the service
         http=header_timeout_protocol(service.limits.receive_timeout),
         log_config=None,
         access_log=False,
@@ -184,7 +189,7 @@ def serve(
     """
     options = options or ServerOptions()
     configure_logging(options.log)
-    sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
+    sys.setswitchinterval(THREAD_SWITCH_INTERVAL)  # short, so that the event loop runs soon, although others compute
     server = create_server(service, ready, options)
     # uvicorn handles signals while it runs, and raises the one that stopped it again at its end: it is ignored then, so
     # that the process exits normally
@@ -240,7 +245,7 @@ class ServiceServer(uvicorn.Server):
         try:
             self.service.start()
         except BaseException as error:
-            self.loading_error, self.should_exit = error, True
+            self.loading_error, self.should_exit = error, True  # should_exit makes uvicorn stop
             return
         assert self._loop is not None
         with suppress(RuntimeError):  # the server has been stopped
@@ -256,7 +261,7 @@ class ServiceServer(uvicorn.Server):
 
         After the first signal, requests are still accepted for `shutdown_delay` seconds, unless runs are being loaded.
         """
-        if self.should_exit or self._stopping:
+        if self.should_exit or self._stopping:  # should_exit: uvicorn's, set when the server is to stop
             os._exit(128 + sig)  # as a shell reports a signal; the service has nothing to save
         self._stopping = True
         self.service.begin_to_stop()

@@ -75,12 +75,13 @@ class Service(RunSelector):
         super().__init__()
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.quotas = quotas or Quotas()
-        per_address = self.limits.clients_per_address
+        per_address = self.limits.clients_per_address  # an address may use as much as this number of clients
         self.rate_limiter = RateLimiter(self.limits.requests_per_minute, per_address)
         self.device = DeviceScheduler()
         self.streams = ClientShares(self.limits.max_streams, self.limits.max_client_streams, per_address)
+        # inf: all clients together have no limit
         pending_costs = ClientShares(math.inf, self.limits.max_pending_cost, per_address)
-        self._queue_limits = QueueLimits(self.device, pending_costs, per_address)
+        self._queue_limits = QueueLimits(self.device, shares=pending_costs, clients_per_address=per_address)
         self.inspections = InspectionQueue(self._queue_limits, self.limits.max_inspections)
         self.aligner = AlignmentQueue(self.device)
         self.documents = DocumentStore(self.limits.max_stored_bytes)
@@ -138,6 +139,7 @@ class Service(RunSelector):
             )
         batcher = Batcher(run, name, self._queue_limits, self._batching, self.limits.max_queue, self.metrics)
         served = ServedRun(name, run, pair, batcher, version, source)
+        # a multilingual run: set to the given languages, or else (None) to those that it has as its default
         if served.language_codes is not None and (pair is not None or served.language_codes.has_default):
             served = served.for_languages(*(pair or (None, None)))
         return served
@@ -156,7 +158,8 @@ class Service(RunSelector):
         Such warnings compare a translation with what is usual for the run, such as the ratio of lengths.
         """
         with self.device.turn():
-            served.with_any_languages().run.translate(["a"], alignment=False)  # packs the weights before a request
+            # packs the weights before a request; a multilingual run needs two languages, whichever they are
+            served.with_any_languages().run.translate(["a"], alignment=False)
         checker_of(served.run).learn_what_is_usual()
         served.batcher.start()
 
@@ -176,7 +179,10 @@ class Service(RunSelector):
         return text
 
     def start(self) -> None:
-        """Load and warm up every run, train the language detector, and start the threads that translate requests."""
+        """Load and warm up every run, train the language detector, and start the threads that translate requests.
+
+        A route whose runs have different languages is a UserError. The detector learns from runs with one known pair.
+        """
         loaded = {name: self.load_run(name, source) for name, source in self._sources.items()}
         for served in self.runs.values():
             self._start_run(served)
@@ -207,7 +213,7 @@ class Service(RunSelector):
         return self._state
 
     def close(self) -> None:
-        """Finish accepted requests, and stop all threads."""
+        """Finish accepted requests, and stop all threads; also save what API keys have used (quotas)."""
         self.begin_to_stop()
         self.reloader.close()
         for served in self.runs.values():
@@ -268,7 +274,8 @@ class Service(RunSelector):
     def authorize(self, request: Request, key: str | None = None) -> ApiKey | None:
         """Reject a request without a valid API key (403), or above the rate limit of its client or key (429).
 
-        The key is `key` (the field api_key), or else that of the header.
+        The key is `key` (the field api_key), or else that of the header. Its name and priority are recorded for the
+        request.
 
         Returns:
             The key of the request with its quotas and rights; None if it has none and needs none.
@@ -337,6 +344,7 @@ class Service(RunSelector):
         if search.other_runs or not search.is_bounded:
             kind = type(search).__name__
             raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
+        # the limit of the run, but not below the usual one
         max_tokens = max(served.run.config.search.max_target_length, DEFAULT_MAX_LENGTH)
         max_hypotheses = self.limits.max_hypotheses
         for token_search in search.token_searches:  # itself, or those that find its candidates
@@ -352,7 +360,7 @@ class Service(RunSelector):
     def search_for(self, served: ServedRun, description: dict[str, Any] | None, n_best: int | None) -> SearchConfig:
         """Return the search of a request: that of its `description`, a beam search for `n_best`, or the default one.
 
-        Giving both is an error.
+        Giving both is a RequestError, as is an `n_best` above `limits.max_hypotheses` or a search that is not allowed.
         """
         if description is not None and n_best is not None:
             raise RequestError(400, "'n_best' and 'search' cannot be combined: set n_best in the search")

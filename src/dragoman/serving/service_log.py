@@ -126,7 +126,8 @@ def hide_texts(message: str, texts: Any) -> str:
 def log_request(record: RequestRecord, settings: LogSettings) -> None:
     """Log a request that was answered; of routes such as /livez, which are asked often, only errors.
 
-    Texts of the request, and messages that may quote them, are logged only if the `settings` say so.
+    Texts of the request, and messages that may quote them, are logged only if the `settings` say so. Nothing is logged
+    if the service is quiet.
     """
     if not logger.isEnabledFor(logging.INFO) or (record.route in UNLOGGED_ROUTES and record.status < 400):
         return
@@ -142,6 +143,7 @@ def log_request(record: RequestRecord, settings: LogSettings) -> None:
         "characters": record.characters,
         "client": record.client or (record.address if settings.addresses else "") or None,
     }
+    # messages of other statuses may quote the texts of the request
     if record.error and (settings.texts or record.status >= 500 or record.status in LOGGED_ERROR_STATUSES):
         fields["error"] = record.error
     if settings.texts and record.texts:

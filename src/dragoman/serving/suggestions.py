@@ -18,7 +18,10 @@ class SuggestionFile:
     """Appends suggestions to a file, until it has `max_bytes`."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
-        """Open the file for appending once, so that one that cannot be written is reported at the start."""
+        """Append to the file `path` up to `max_bytes`; a UserError if it cannot be written.
+
+        It is opened once here, so that this is reported at the start.
+        """
         self.path, self.max_bytes, self._lock = path, max_bytes, threading.Lock()
         if not path.parent.is_dir():
             raise UserError(f"{path} cannot be written: the folder {path.parent} does not exist, create it first")

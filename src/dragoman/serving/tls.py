@@ -18,7 +18,10 @@ class TlsFiles:
 
     @classmethod
     def from_options(cls, certificate: Path | None, key: Path | None) -> TlsFiles | None:
-        """Return the files of --tls-cert and --tls-key after checking that they can be used; None without them."""
+        """Return the files of --tls-cert and --tls-key after checking that they can be used; None without both.
+
+        One option without the other, or files that cannot be used, are a UserError.
+        """
         if certificate is None and key is None:
             return None
         if certificate is None or key is None:

@@ -25,16 +25,17 @@ Event = tuple[str, dict[str, Any]]  # name and data
 
 
 async def translation_events(
-    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions, has_warnings: bool = False
+    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions, include_warnings: bool = False
 ) -> AsyncGenerator[Event]:
     """Translate the sentences of a text, together with those of other requests, and yield events: (name, data).
 
     Sentences are translated in any order; their events come one sentence after the other, with the white space between
-    them: `tokens`, `sentence` (with warnings if `has_warnings`) and at last `done`. The translation is canceled when
-    the generator is closed.
+    them: `tokens` (new text), `sentence` (a whole one, with warnings if `include_warnings`) and at last `done`. The
+    translation is canceled when the generator is closed.
     """
     async with service.stream_slot():
-        gaps = text.gaps_for_language(served.target_language)  # white space before the first sentence and after each
+        # white space before the first sentence and after each, as the language writes it: in Chinese without spaces
+        gaps = text.gaps_for_language(served.target_language)
         for event in _token_events(0, gaps[0]):
             yield event
         translations: list[str] = []
@@ -43,13 +44,13 @@ async def translation_events(
             held_back.setdefault(index, []).append(new_part)
             while parts := held_back.pop(len(translations), None):
                 current = len(translations)  # index of the first sentence that is not complete, whose parts are sent
-                for part in parts:
+                for part in parts:  # tentative_text: how the best hypothesis goes on, which may still change
                     for event in _token_events(current, part.text, part.tentative_text):
                         yield event
                     if part.translation is not None:  # the last part of the sentence
                         source = text.sentences[current]
                         warnings = None
-                        if has_warnings:
+                        if include_warnings:
                             warnings = await asyncio.to_thread(served.warnings, source, part.translation)
                         result = schemas.SentenceTranslation.from_translation(
                             source, part.translation, gaps[current + 1], warnings

@@ -103,16 +103,16 @@ def reachable_urls(address: str, port: int, scheme: str = "http") -> list[str]:
     """
     names = [address]
     if ipaddress.ip_address(address).is_unspecified:
-        names = [*dict.fromkeys(_outward_addresses(has_ipv6=":" in address)), "localhost"]
+        names = [*dict.fromkeys(_outward_addresses(include_ipv6=":" in address)), "localhost"]
     return [f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}" for name in names]
 
 
-def _outward_addresses(has_ipv6: bool) -> Iterator[str]:
-    """Yield the addresses (IPv4, and IPv6 if `has_ipv6`) from which this machine would reach the internet.
+def _outward_addresses(include_ipv6: bool) -> Iterator[str]:
+    """Yield the addresses (IPv4, and IPv6 if `include_ipv6`) from which this machine would reach the internet.
 
     Nothing is sent: connecting a UDP socket only chooses its own address.
     """
-    for family in (socket.AF_INET, socket.AF_INET6) if has_ipv6 else (socket.AF_INET,):
+    for family in (socket.AF_INET, socket.AF_INET6) if include_ipv6 else (socket.AF_INET,):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((REMOTE_ADDRESSES[family], 9))  # any port

@@ -49,8 +49,11 @@ class WeightedRoute:
 
 
 def parse_route(argument: str) -> WeightedRoute:
-    """Parse a route NAME=RUN:WEIGHT,RUN:WEIGHT… of the command line, such as en-de=first:0.9,second:0.1."""
-    name, equals, runs = argument.rpartition("=")
+    """Parse a route NAME=RUN:WEIGHT,RUN:WEIGHT… of the command line, such as en-de=first:0.9,second:0.1.
+
+    It is a UserError if a part is missing, a run is named twice, or no weight is above 0.
+    """
+    name, equals, runs = argument.rpartition("=")  # the last one: a name may contain "=", and that of a run ":"
     weights: dict[str, float] = {}
     for part in runs.split(","):
         run, _, weight = part.rpartition(":")

@@ -103,11 +103,12 @@ def bytenet(
         source_vocab_size=vocabulary.source,
         target_vocab_size=vocabulary.target,
         encoder=Stack(blocks(causal=False), depth=layers, dropout=dropout, norm=LayerNorm()),
+        # Unfolding reads the encoder's output at the position of each target token
         decoder=Stack((Unfolding(), Stack(blocks(causal=True), depth=layers)), dropout=dropout, norm=LayerNorm()),
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and shared_embeddings,
         tied_embeddings=tied_embeddings,
-        source_extension=None if extension == no_extension else extension,
+        source_extension=None if extension == no_extension else extension,  # None: sources are not padded
     )
 
 

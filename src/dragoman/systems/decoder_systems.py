@@ -53,7 +53,10 @@ def transformer_d(
     dropout: float = 0.1,
     tied_embeddings: bool = True,
 ) -> DecoderOnly:
-    """The Transformer's decoder, which reads source and target as one sequence (Liu et al. 2018, §4.2.3)."""
+    """The Transformer's decoder, which reads source and target as one sequence (Liu et al. 2018, §4.2.3).
+
+    `ffn_dim` is 4 · `model_dim` by default.
+    """
     block = (
         PostNorm(SelfAttention(heads=heads, visibility=Causal()), dropout=dropout),
         PostNorm(FeedForward(inner_dim=ffn_dim), dropout=dropout),
@@ -105,7 +108,8 @@ def transformer_dmca_moe(
     `experts_per_token`: both are the defaults of the authors' library, and the gating is Shazeer et al.'s (2017).
     """
     block = list(spec.decoder.block)
-    middle = len(block) // 4 * 2 + 1  # parts are attention, feed-forward, attention, feed-forward, …
+    # the block alternates attention and feed-forward layers: odd indices are feed-forward
+    middle = len(block) // 4 * 2 + 1
     residual = cast(PostNorm, block[middle])
     gating = NoisyTopKGating(importance_loss_weight=importance_loss_weight, load_loss_weight=load_loss_weight)
     expert = cast(FeedForward, residual.body)
@@ -126,7 +130,10 @@ def gpt(
     max_positions: int = 1024,
     tied_embeddings: bool = True,
 ) -> DecoderOnly:
-    """GPT-2: decoder-only Transformer with pre-norm, learned positions and GELU (Radford et al. 2019)."""
+    """GPT-2: decoder-only Transformer with pre-norm, learned positions and GELU (Radford et al. 2019).
+
+    `max_positions` is the maximum length in tokens; `ffn_dim` is 4 · `model_dim` by default.
+    """
     block = (
         PreNorm(SelfAttention(heads=heads, visibility=Causal(), dropout=attention_dropout), dropout=dropout),
         PreNorm(FeedForward(inner_dim=ffn_dim, activation="gelu-tanh"), dropout=dropout),
@@ -154,7 +161,8 @@ def chat(spec: DecoderOnly) -> DecoderOnly:
 def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
     """GPT-2 with full and windowed attention in alternating layers (Brown et al. 2020, §2.1).
 
-    The paper does not state the window; `attention_window` counts the current token.
+    The paper does not state the window; `attention_window` counts the current token. The second of each two layers is
+    windowed, so that an odd number of layers is a UserError.
     """
     stack = spec.decoder
     if stack.depth % 2:
@@ -163,6 +171,7 @@ def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
             f"system.settings.layers={stack.depth} is odd: set an even number"
         )
     attention, feed_forward = stack.block
+    # equal but for the mask, which shows the last tokens only
     windowed = replace_everywhere(attention, SelfAttention, visibility=Window(size=attention_window))
     block = (attention, feed_forward, windowed, feed_forward)
     return replace(spec, decoder=replace(stack, block=block, depth=stack.depth // 2))
@@ -175,7 +184,7 @@ def unilm(spec: DecoderOnly) -> DecoderOnly:
     The paper's segment embeddings, which also distinguish its three masks, are left out.
     """
     attention, feed_forward = (cast(PreNorm, part) for part in spec.decoder.block)
-    # what BERT has in place of GPT-2's causal mask, tanh approximation of GELU, pre-norm and final norm
+    # BERT's parts replace GPT-2's causal mask, tanh approximation of GELU, pre-norm, and norm at the end of the stack
     attention = replace_everywhere(attention, SelfAttention, visibility=Prefix())
     feed_forward = replace_everywhere(feed_forward, FeedForward, activation="gelu")
     block = tuple(PostNorm(part.body, norm=part.norm, dropout=part.dropout) for part in (attention, feed_forward))

@@ -92,13 +92,14 @@ def electra(
     """A small generator replaces tokens, the encoder detects the replaced ones (Clark et al. 2020).
 
     The generator has the same number of layers; its heads and dimensions are divided by `generator_divisor`. Both
-    models share the embeddings of tokens and positions of dimension `embedding_dim`, by default `model_dim` (§3.2,
-    table 6).
+    models have embeddings of tokens and positions of dimension `embedding_dim`, by default `model_dim`, and share them
+    if `shared_embeddings` (§3.2, table 6).
     """
 
     def encoder(dim: int, heads: int, ffn_dim: int | None) -> EncoderOnly:
         """Return the spec of generator or discriminator: BERT of dimension `dim` without next-sentence prediction."""
         settings: dict[str, Any] = {"model_dim": dim, "layers": layers, "heads": heads, "ffn_dim": ffn_dim}
+        # both models have embeddings of the same dimension, so that they can share them
         settings |= {"embedding_dim": embedding_dim or model_dim, "max_positions": max_positions}
         settings |= {"dropout": dropout, "attention_dropout": attention_dropout}
         return replace(bert(vocabulary, **settings), pooled_labels=0)  # of a pair of sentences

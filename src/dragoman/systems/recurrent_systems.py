@@ -54,7 +54,7 @@ ATTENTION_SCORES: dict[str, Spec] = {
 
 
 def _attention(score: str) -> AttentionContext:
-    """Return attention over the source with the score function of this name, such as "dot" or "additive"."""
+    """Return attention over the source with the score function of this name, such as "dot"; UserError if unknown."""
     if score not in ATTENTION_SCORES:
         raise unknown_name("attention_score", score, ATTENTION_SCORES)
     return AttentionContext(ATTENTION_SCORES[score])
@@ -76,7 +76,7 @@ def sutskever(
         "lstm",
         layers=layers,
         context=NoContext(),
-        attends="after",  # in variants with attention, the query is the state after the step
+        attends="after",  # no effect without a context; in variants with attention, the query is the state after a step
         feedback="nothing",  # nothing but the previous token enters a step
         initial_state=FromLast(),
         readout=StateReadout(),
@@ -101,7 +101,10 @@ def luong(
     input_feeding: bool = True,
     encoder_direction: Literal["forward", "backward", "both"] = "backward",
 ) -> EncoderDecoder:
-    """LSTMs, a backward encoder, attention with the current state as query, input feeding (Luong et al. 2015)."""
+    """LSTMs, a backward encoder, attention with the current state as query, input feeding (Luong et al. 2015).
+
+    `encoder_direction`: the direction in which the encoder reads the source; `both` is a bidirectional encoder.
+    """
     feedback = "output" if input_feeding else "nothing"  # what enters the next step besides the target token
     spec = replace_everywhere(spec, Recurrent, direction=encoder_direction)
     return replace_everywhere(
@@ -121,8 +124,8 @@ def cho(spec: EncoderDecoder, *, cell: CellKind = "gru") -> EncoderDecoder:
         spec,
         RecurrentDecoder,
         cell=cell,
-        context=FixedContext(LastState()),
-        feedback="context",
+        context=FixedContext(LastState()),  # the encoder's last state
+        feedback="context",  # enters each step besides the previous token
         initial_state=FromContext(),
         readout=MaxoutReadout(),
     )
@@ -131,7 +134,10 @@ def cho(spec: EncoderDecoder, *, cell: CellKind = "gru") -> EncoderDecoder:
 
 @variant_of(cho)
 def bahdanau(spec: EncoderDecoder, *, attention_score: str = "additive") -> EncoderDecoder:
-    """GRUs, a bidirectional encoder, additive attention with the previous state as query (Bahdanau et al. 2015)."""
+    """GRUs, a bidirectional encoder, additive attention with the previous state as query (Bahdanau et al. 2015).
+
+    The initial state of the decoder depends on the state of the encoder that reads backward (`BackwardState`).
+    """
     spec = replace_everywhere(spec, Recurrent, direction="both")
     return replace_everywhere(
         spec,
@@ -146,11 +152,11 @@ def bahdanau(spec: EncoderDecoder, *, attention_score: str = "additive") -> Enco
 def bow(spec: EncoderDecoder, *, pooling: Literal["mean", "sum", "attention"] = "mean") -> EncoderDecoder:
     """Cho's decoder over a bag of words: pooled embeddings and tanh layers (Rush et al. 2015, §3.2).
 
-    `layers` feed-forward layers follow the mean or sum of the source's embeddings. `pooling` attention: they are
-    applied to each word, and Bahdanau's decoder attends to the results; its initial state depends on their mean. In
-    all three, the order of the source words does not matter.
+    As many feed-forward layers as the decoder has follow the mean or sum of the source's embeddings. `pooling`
+    attention: they are applied to each word, and Bahdanau's decoder attends to the results; its initial state depends
+    on their mean. In all three, the order of the source words does not matter.
     """
-    # those of the spec that `cho` has built
+    # the settings `layers` and `dropout`, from the spec that `cho` has built with them
     layers, dropout = next(find_specs(spec, RecurrentDecoder)).layers, spec.encoder.dropout
     if pooling != "attention":
         return replace(
@@ -190,8 +196,8 @@ def gnmt(spec: EncoderDecoder, *, layers: int = 8, dropout: float = 0.2) -> Enco
         "lstm",
         layers=1,
         context=AttentionContext(Additive()),
-        attends="before",
-        feedback="context",
+        attends="before",  # the query is the state before the step
+        feedback="context",  # enters each step besides the previous token
         initial_state=FromZero(),
     )
     return replace(
@@ -276,16 +282,16 @@ def hard_monotonic(
 ) -> HardAttention:
     """LSTMs with hard monotonic attention, whose alignments are summed out exactly (Wu & Cotterell 2019).
 
-    Each target token comes from one source position, which never moves backward (`monotonic`). `order` 0: the position
-    depends on the target so far, as attention does (Wu et al. 2018); `order` 1: it is a jump of at most `max_jump`
-    positions from the previous one. For transliteration, pronunciation and inflection.
+    Each target token comes from one source position, which never moves backward if `monotonic`. `order` 0: the position
+    depends on the target so far, as attention does (Wu et al. 2018); `order` 1: it is at most `max_jump` positions
+    after the previous one, or before it if not `monotonic`. For transliteration, pronunciation and inflection.
     """
     decoder = RecurrentDecoder(  # it reads only the target so far: `alignment` combines its states with the source
         "lstm",
         layers=decoder_layers,
         context=NoContext(),
-        attends="after",
-        feedback="nothing",
+        attends="after",  # no effect without a context
+        feedback="nothing",  # nothing but the previous token enters a step
         initial_state=FromZero(),
         dropout=dropout,
     )

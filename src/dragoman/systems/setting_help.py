@@ -82,8 +82,8 @@ SETTING_HELP: dict[str, str] = {
         "Maximum distance of two tokens, in tokens, for relative positions; larger distances count as this one."
     ),
     "max_jump": (
-        "Only with `order` 1: largest number of source positions by which the alignment moves from one target token "
-        "to the next."
+        "Largest number of source positions by which the alignment moves forward (or back, if `monotonic` is false) "
+        "from one target token to the next. Only with `order` 1, where each position depends on the previous one."
     ),
     "max_positions": (
         "Number of learned position embeddings: the maximum sequence length in tokens or patches. Systems with the "

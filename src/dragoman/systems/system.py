@@ -85,7 +85,7 @@ class PaperTraining:
     def __str__(self) -> str:
         """Return the settings in one line, such as "optimizer adam, schedule constant".
 
-        A learning rate by formula or by size, and the training that a warm-up belongs to, are written out.
+        A learning rate by formula or by size, and the total steps that a warm-up is a part of, are written out.
         """
         shown: dict[str, Any] = self.training_settings | self.system_settings | self._not_none(["tokenizer"])
         if self.noam_factor is not None:
@@ -157,12 +157,15 @@ class System:
         return builder_settings(self.builder)
 
     def model_dim(self, size: str, settings: Mapping[str, Any]) -> int:
-        """Return the model dimension: that of the user's `settings`, else of `size` ("base", …), else the default."""
+        """Return the model dimension: that of the user's `settings`, else of `size` ("base", …), else the builder's."""
         default = self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
         return settings.get("model_dim") or default
 
     def spec(self, vocabulary: VocabularySizes, size: str = "base", **settings: Any) -> ModelSpec:
-        """Build the spec (description) of the model with the settings of `size`, overridden by `settings`."""
+        """Build the spec (description) of the model with the settings of `size`, overridden by `settings`.
+
+        An unknown size, an unknown setting, or a value of a wrong type or range is a UserError.
+        """
         if size not in self.sizes:
             raise unknown_name("size", size, self.sizes)
         supported = self.settings()
@@ -266,12 +269,13 @@ def model_sizes(
 
 
 def validate_setting(name: str, value: Any, annotation: Any) -> None:
-    """Raise a UserError unless a value has the annotated type and a valid range.
+    """Raise a UserError unless the value of the setting `name` has the annotated type and a valid range.
 
-    Integers must be at least 1, and settings whose names end in "dropout" at least 0 and below 1.
+    Integers must be at least 1, unless the annotation is a Literal, and settings whose names end in "dropout" at least
+    0 and below 1.
     """
     check_type(name, value, annotation)
-    # `int` or `int | None`; a Literal lists its values, and may allow 0
+    # whether the annotation is `int` or a union with it, such as `int | None`; a Literal lists its values itself
     is_integer = isinstance(value, int) and int in (typing.get_args(annotation) or (annotation,))
     if is_integer and value < 1:
         raise UserError(f"the setting {name} must be at least 1, but is {value}: change it")

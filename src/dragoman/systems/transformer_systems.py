@@ -57,15 +57,16 @@ def transformer(
 ) -> EncoderDecoder:
     """Self-attention and feed-forward layers, sinusoidal positions (Vaswani et al. 2017, table 3).
 
-    The decoder has `layers` layers unless `decoder_layers` is given; `ffn_dim` is 4 · `model_dim` by default.
+    The decoder has `layers` layers unless `decoder_layers` is given. `ffn_dim` is the inner dimension of feed-forward
+    layers, by default 4 · `model_dim`, or 2/3 of that with `gated_ffn` (SwiGLU, Shazeer 2020), at equal cost.
     Queries and keys of a head have dimension `head_dim` (d_k in the paper), values `value_dim` (d_v).
     `self_attention_projections` false: softmax(x xᵀ) x in place of self-attention with W_Q, W_K, W_V and W_O.
     `pre_norm` moves normalization into the residual branches (Xiong et al. 2020), which trains without a long warm-up.
     `position_encoding`: learned for up to `max_positions` tokens (Gehring et al. 2017), rotary in queries and keys (Su
     et al. 2021), or alibi as a bias of the scores (Press et al. 2022). `position_dim`: positions of this dimension are
-    concatenated to the embeddings instead of being added. `norm`: LayerNorm, RMSNorm (Zhang & Sennrich 2019) or batch
-    normalization (Ioffe & Szegedy 2015). `query_key_norm` normalizes queries and keys of every head (Henry et al.
-    2020). `gated_ffn` uses SwiGLU (Shazeer 2020) with 2/3 of the inner dimension, at equal cost.
+    concatenated to the embeddings instead of being added (an error for rotary and alibi). `norm`: LayerNorm, RMSNorm
+    (Zhang & Sennrich 2019) or batch normalization (Ioffe & Szegedy 2015). `query_key_norm` normalizes queries and keys
+    of every head (Henry et al. 2020).
     """
     norm_spec: Spec = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}[norm]
     final_norm = norm_spec if pre_norm else None  # pre-norm leaves the sum of the residual connections unnormalized
@@ -145,6 +146,7 @@ def shaw(
     Distances are clipped at `max_distance`. `relative_values` false: relative positions enter the keys only. Values of
     a head have dimension `value_dim`, by default that of keys.
     """
+    # a table of vectors for keys, and with `values` one for values
     position = Shaw(clip=max_distance, values=relative_values, value_dim=value_dim)
     spec = replace_everywhere(spec, SelfAttention, position=position, value_dim=value_dim)
     spec = replace_everywhere(spec, CrossAttention, value_dim=value_dim)
@@ -173,18 +175,23 @@ def moe(
 ) -> EncoderDecoder:
     """Transformer with a mixture of experts in every second feed-forward layer (Lepikhin et al. 2020).
 
-    The router sends a token to the `experts_per_token` experts with the highest probability (Shazeer et al. 2017).
+    The router sends a token to the `experts_per_token` experts with the highest probability (Shazeer et al. 2017). In
+    training, noise of standard deviation `router_noise` is added to its logits, and a loss with the weight
+    `balance_loss_weight` distributes tokens evenly. An odd number of layers is a UserError.
     The paper's expert capacity and its random skipping of the second expert are left out: no token is dropped.
     """
 
     def with_experts(stack: Stack) -> Stack:
-        """Return the stack with two layers per block; in the second, experts replace the feed-forward layer."""
+        """Return the stack with two layers per block; in the second, experts replace the feed-forward layer.
+
+        An odd number of layers is a UserError.
+        """
         if stack.depth % 2:
             raise UserError(
                 f"the system moe has experts in every second layer, but system.settings.layers={stack.depth} is odd: "
                 "set an even number"
             )
-        *attention, feed_forward = stack.block
+        *attention, feed_forward = stack.block  # the parts of one layer: self-attention, cross-attention if any, FFN
         residual = cast(PostNorm | PreNorm, feed_forward)
         expert = cast(FeedForward, residual.body)
         gating = SoftmaxGating(balance_loss_weight=balance_loss_weight, router_noise=router_noise)
@@ -234,9 +241,9 @@ def t5(
 
     Each stack has one table of biases for `position_buckets` buckets of distances up to `max_distance`. Version 1.1
     uses `gated_ffn` (gated GELU in place of ReLU) and an untied output. `sentinels` tokens after the vocabulary stand
-    for the spans that are removed from a text (§3.1.4). The paper initializes queries smaller by 1/√E and embeddings
-    larger by √D with rescaled logits; here scores and embeddings are scaled instead: the same functions, which train
-    better with Adam than weights of such different magnitudes.
+    for the spans that are removed from a text (§3.1.4). The paper initializes queries smaller by 1/√E (E: width of a
+    head) and embeddings larger by √D (D: `model_dim`) with rescaled logits; here scores and embeddings are scaled
+    instead: the same functions, which train better with Adam than weights of such different magnitudes.
     """
     norm, extra_tokens = RMSNorm(), sentinels or 0
 
@@ -297,7 +304,8 @@ def speech(
 
     A frame has `feature_dim` numbers, such as the energies of a filter bank; the convolutions reduce the number of
     frames by `stride`. The paper's attention over time and frequency is left out. With `full_rate_convolution` and
-    `stride` 2, the convolutions are those of Whisper (Radford et al. 2023).
+    `stride` 2, the convolutions are those of Whisper (Radford et al. 2023): one that keeps the number of frames comes
+    first, with GELU and without a final projection.
     """
     frames = Frames(features=feature_dim, stride=stride)
     if full_rate_convolution:

@@ -65,6 +65,8 @@ class BPEDropout:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Segment rows again: split them into words, and draw one segmentation from the pool of each word.
 
+        With `rate` 0, the rows are returned unchanged. Segmentations that are drawn for the first time are computed.
+
         Args:
             tokens: the token ids of all rows, one row after the other
             lengths: the number of tokens of each row
@@ -85,7 +87,7 @@ class BPEDropout:
         row_of_word = np.repeat(np.arange(len(lengths)), lengths)[word_starts]
         words = self._word_indices(tokens, word_starts)
         index_in_row = np.arange(len(word_starts)) - np.searchsorted(row_of_word, row_of_word)  # of each word
-        # 64 random bits for each word, from the key of its row and its index there
+        # 64 random bits for each word, from the key of its row and its index there (+ 1: a multiple of 0 adds nothing)
         random = splitmix64(keys[row_of_word] + GOLDEN_GAMMA * (index_in_row.astype(np.uint64) + np.uint64(1)))
         # Multiplying the upper 32 bits by the pool size, and dividing by 2³², gives a number from 0 to pool_size − 1.
         draws = ((random >> np.uint64(32)) * np.uint64(self.pool_size) >> np.uint64(32)).astype(int)
@@ -96,7 +98,8 @@ class BPEDropout:
             starts = self._starts[segmentations]
         sizes = self._sizes[segmentations]
         new_ends = np.cumsum(sizes, dtype=np.int64)
-        # Gather the drawn segmentations from `_tokens`, one after the other.
+        # Gather the drawn segmentations from `_tokens`, one after the other: output position + (start in `_tokens` −
+        # start in the output).
         new_tokens = self._tokens[np.repeat(starts - (new_ends - sizes), sizes) + np.arange(new_ends[-1])]
         return new_tokens, np.bincount(row_of_word, weights=sizes, minlength=len(lengths)).astype(np.int64)
 
@@ -148,7 +151,8 @@ class BPEDropout:
         keys = splitmix64(self._hashes[words] + GOLDEN_GAMMA * (pool_indices.astype(np.uint64) + np.uint64(1)))
         order = sorted(range(len(characters)), key=lambda index: len(characters[index]))
         while order:
-            max_width = len(characters[order[0]]) + 4  # words of a batch differ by at most 4 characters: little padding
+            # `order` begins with the shortest word; words of a batch differ by at most 4 characters: little padding
+            max_width = len(characters[order[0]]) + 4
             candidates = order[: max(1, MAX_BATCH_CHARACTERS // max_width)]
             batch = [index for index in candidates if len(characters[index]) <= max_width]
             order = order[len(batch) :]
@@ -181,7 +185,8 @@ class _CharacterWords:
         self.ends_word = np.zeros(tokenizer.vocab_size, bool)
         space_is_before_word = tokenizer.marker == "initial"
         for token, token_id in ids.items():
-            # whether the token cannot continue a word before it, or be continued by one after it
+            # whether the token cannot continue a word before it (by its first character), or be continued by one after
+            # it (by its last)
             is_left_boundary, is_right_boundary = (
                 token in atomic or not _is_word_character(token[position]) for position in (0, -1)
             )
@@ -207,7 +212,7 @@ class _ByteLevelWords:
         """Find the tokens at which rows are divided; `ids` are those of the tokens."""
         self._ids, self._token_bytes = ids, tokenizer.surface_forms()
         self._pre_tokenizer = tokenizer.type.pre_tokenizer(tokenizer.marker)  # splits a text into words
-        is_special = np.array([not content for content in self._token_bytes])
+        is_special = np.array([not content for content in self._token_bytes])  # special tokens have no text
         # what follows the space at the beginning of a token
         texts = (
             content[1:].decode(errors="ignore") if content.startswith(b" ") else "" for content in self._token_bytes
@@ -275,7 +280,7 @@ class _MergeTable:
         """Return the ranks of pairs of ids, `NO_MERGE` for pairs that are no merge or contain −1 (a word boundary)."""
         if not len(self.sorted_pairs):
             return np.full(left.shape, NO_MERGE, np.int32)
-        # a pair as a number, as in `sorted_pairs`
+        # a pair as a number, left · vocab_size + right, as in `sorted_pairs`; −1 is none of these
         pairs = np.where((left < 0) | (right < 0), -1, left.astype(np.int64) * self.vocab_size + right)
         indices = np.minimum(np.searchsorted(self.sorted_pairs, pairs), len(self.sorted_pairs) - 1)
         return np.where(self.sorted_pairs[indices] == pairs, self.sorted_ranks[indices], NO_MERGE).astype(np.int32)
@@ -308,7 +313,7 @@ class _MergeTable:
             unfinished, tokens, ranks = unfinished[has_merge], tokens[has_merge], ranks[has_merge]
             best, rank = best[has_merge], rank[has_merge]
             rows = np.arange(len(unfinished))
-            # The two tokens become one, and those after them move one position to the left.
+            # The two tokens become one, and those after them move one position to the left: where each was before.
             old_position = np.minimum(position + (position > best[:, None]), len(position) - 1)
             tokens = np.take_along_axis(tokens, old_position, 1)
             tokens[:, -1] = WORD_BOUNDARY

@@ -77,23 +77,23 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
         symbol = codes.encode([left + right])
         new_pairs = set()
         for index in words_with[pair].copy():
-            before = words[index]
+            before = words[index]  # the word before the merge
             after = words[index] = before.replace(pair, symbol)
             num_symbols -= (len(before) - len(after)) * word_counts[index]
             # Only the symbols from the left neighbor of the first occurrence to the right one of the last have changed.
             start = max(0, before.find(pair) - 1)
             unchanged = len(before) - before.rfind(pair) - 3  # symbols after the pair (2) and its right neighbor (1)
-            for old in _pairs(before[start : len(before) - unchanged]):
-                pair_counts[old] -= word_counts[index]
-                if old not in after:
-                    words_with[old].discard(index)
-            for new in _pairs(after[start : len(after) - unchanged]):
-                pair_counts[new] += word_counts[index]
-                words_with[new].add(index)
-                if symbol in new:
-                    new_pairs.add(new)
-        for new in new_pairs:
-            heapq.heappush(heap, entry(new))
+            for old_pair in _pairs(before[start : len(before) - unchanged]):
+                pair_counts[old_pair] -= word_counts[index]
+                if old_pair not in after:
+                    words_with[old_pair].discard(index)
+            for new_pair in _pairs(after[start : len(after) - unchanged]):
+                pair_counts[new_pair] += word_counts[index]
+                words_with[new_pair].add(index)
+                if symbol in new_pair:
+                    new_pairs.add(new_pair)
+        for new_pair in new_pairs:  # counts of other pairs have only fallen
+            heapq.heappush(heap, entry(new_pair))
         yield LearnedMerge((left, right), frequency=frequency, num_symbols=num_symbols)
 
 

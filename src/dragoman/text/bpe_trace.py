@@ -45,7 +45,10 @@ class BPETrace:
 
 
 def count_words(text: str) -> dict[str, int]:
-    """Count the words of a text, which are separated by white space, in the order of their first occurrence."""
+    """Count the words of a text, which are separated by white space, in the order of their first occurrence.
+
+    A text without words is a UserError.
+    """
     words = dict(Counter(text.split()))  # keeps the order
     if not words:
         raise UserError("the text is empty: give at least one word")
@@ -54,6 +57,8 @@ def count_words(text: str) -> dict[str, int]:
 
 def parse_word_counts(text: str) -> dict[str, int]:
     """Parse words with counts: `low=5 lower=2`; words with the count 0 are left out.
+
+    Of several counts of a word, the last one is kept. A wrong entry, or no word with a count above 0, is a UserError.
 
     Examples:
         >>> parse_word_counts("low=5 lower=2")
@@ -84,8 +89,9 @@ def learn_trace(
 ) -> BPETrace:
     """Learn merges from the counts of words until the first limit: merges, vocabulary size or compression ratio.
 
-    `max_merges`, `vocab_size` (symbols) and `compression_ratio` (initial symbols per symbol of the text) are the
-    limits. `tie_break` decides between equally frequent pairs; `utf8_bytes`: words are bytes instead of characters.
+    `max_merges`, `vocab_size` (largest number of symbols) and `compression_ratio` (initial symbols per symbol of the
+    text, to be reached) are the limits; None: no limit. `tie_break` decides between equally frequent pairs: the "first"
+    in the text or in "alphabetical" order; `utf8_bytes`: words are bytes instead of characters.
 
     Examples:
         >>> learn_trace({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 100, compression_ratio=1.3).stopped
@@ -163,7 +169,7 @@ def trace_merges(
         words = {word: merge_pair(symbols, chosen) for word, symbols in words.items()}
         if "".join(chosen) not in vocabulary:  # two merges can give the same symbol
             vocabulary.append("".join(chosen))
-        # of the text, in symbols
+        # length of the text in symbols
         length = sum(len(words[word]) * count for word, count in counts.items())
         tied = tuple(pair for pair in best if pair != chosen)
         yield MergeStep(

@@ -38,7 +38,7 @@ class FeatureSymbols:
 
     @property
     def id_range(self) -> range:
-        """The ids of all features, which are consecutive; empty if there are none."""
+        """The ids of all features, as a range; empty if there are none. Ids that are not consecutive: a UserError."""
         ids = range(min(self.ids.values()), max(self.ids.values()) + 1) if self.ids else range(0)
         if len(ids) > len(self.ids):
             raise UserError(
@@ -85,13 +85,17 @@ def collect_names(texts: Iterable[str], separator: str) -> list[str]:
 def feature_token(name: str) -> str:
     """Return the token of a feature, such as <feature:PST>.
 
-    No text is tokenized into it: no learned token has letters and brackets, but for symbols, which include a space.
+    No text is tokenized into it: words are split between brackets and letters, and a symbol that is written like this
+    includes the space beside it.
     """
     return f"<feature:{name}>"
 
 
 def join_features(texts: Sequence[str], features: Sequence[str] | None) -> list[str]:
-    """Append to each text, after a tab, its features such as "V;PST", if it has any; `features` None: no text has."""
+    """Append to each text, after a tab, its features such as "V;PST"; a text with the features "" stays as it is.
+
+    `features` has one entry for each text, else a UserError is raised; None: no text has features.
+    """
     if features is None:
         return list(texts)
     if isinstance(features, str) or len(features) != len(texts):

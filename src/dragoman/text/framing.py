@@ -45,6 +45,7 @@ class Framing:
         It is 0 if they count (`forced_is_prompt` is false). A language code that `for_languages` adds to them is
         included.
         """
+        # whether the target's language code becomes a forced token
         adds_code = self.languages is not None and self.languages.target_position == "forced_bos"
         return len(self.forced_bos) + adds_code if self.forced_is_prompt else 0
 
@@ -79,7 +80,7 @@ class Framing:
             return replace(framing, forced_bos=(target_id, *self.forced_bos))
         if languages.target_position == "bos":
             return replace(framing, bos=target_id)
-        return replace(framing, source_prefix=(target_id, *framing.source_prefix))  # Marian
+        return replace(framing, source_prefix=(target_id, *framing.source_prefix))  # "source_prefix", as in Marian
 
     def for_default_languages(self) -> Framing:
         """Return the special tokens for texts without given languages: those of the default pair, if there is one.
@@ -93,7 +94,7 @@ class Framing:
         return self if self.languages.are_required else replace(self, languages=None)  # None: Marian
 
     def with_default_languages(self, source: str | None, target: str | None) -> Framing:
-        """Return these special tokens with other default languages; None keeps the present default.
+        """Return these special tokens with other default languages (codes or names); None keeps the present default.
 
         A model without language codes has none: giving one is a UserError.
         """

@@ -58,7 +58,9 @@ def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> 
     # language codes such as >>deu<<
     codes = {token: token_id for token, token_id in ids.items() if token.startswith(">>") and token.endswith("<<")}
     names = {token_id: token for token, token_id in ids.items()}
-    return combine_sentencepiece(files, model, names, by_role, decoder=stripping_decoder(), language_codes=codes)
+    return combine_sentencepiece(
+        files, model, names=names, by_role=by_role, decoder=stripping_decoder(), language_codes=codes
+    )
 
 
 def stripping_decoder() -> decoders.Decoder:
@@ -78,7 +80,9 @@ def read_m2m100(files: TokenizerFiles) -> list[ImportedTokenizer]:
         raise unknown_name("list of language_codes in tokenizer_config.json", str(list_name), M2M100_LANGUAGES)
     codes = [f"__{code}__" for code in M2M100_LANGUAGES[list_name]]
     names = {token_id: token for token, token_id in ids.items()} | dict(enumerate(codes, len(ids)))
-    return [combine_sentencepiece(files, model, names, by_role, special=codes, decoder=stripping_decoder())]
+    return [
+        combine_sentencepiece(files, model, names=names, by_role=by_role, special=codes, decoder=stripping_decoder())
+    ]
 
 
 def read_spiece(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -101,7 +105,7 @@ def read_pegasus(files: TokenizerFiles) -> list[ImportedTokenizer]:
     unused = [f"<unk_{number}>" for number in range(2, offset)]
     first = [by_role["pad"].content, by_role["eos"].content, *masks, *unused]
     names, special = [*first, *model.pieces[2:]], [*first, *model.special_pieces]
-    return [combine_sentencepiece(files, model, names, by_role, special=special)]
+    return [combine_sentencepiece(files, model, names=names, by_role=by_role, special=special)]
 
 
 def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -113,7 +117,7 @@ def read_t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
         raise _damaged_setting(files, "extra_ids", "the number of sentinel tokens", num_sentinels)
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(num_sentinels))]
     special = [*model.special_pieces, *sentinels]
-    return [combine_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special=special)]
+    return [combine_sentencepiece(files, model, names=[*model.pieces, *sentinels], by_role=by_role, special=special)]
 
 
 def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -122,7 +126,7 @@ def read_llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
     if (add_prefix_space := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(add_prefix_space))
     by_role = files.tokens_by_role(tokenizer_family(files, default=TokenizerFamily(tokens=UNK_BOS_EOS)).tokens)
-    return [combine_sentencepiece(files, model, model.pieces, by_role, special=model.special_pieces)]
+    return [combine_sentencepiece(files, model, names=model.pieces, by_role=by_role, special=model.special_pieces)]
 
 
 def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
@@ -144,10 +148,10 @@ def read_fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
         languages = MBART50_LANGUAGES if files.tokenizer_class.startswith("MBart50") else MBART_LANGUAGES
     elif model_type == "m2m_100":
         languages = NLLB_LANGUAGES
-    first = [by_role[role].content for role in ("bos", "pad", "eos", "unk")]
-    last = [*languages, by_role["mask"].content]
-    names = [*first, *model.pieces[3:], *last]  # in the order of their ids
-    return [combine_sentencepiece(files, model, names, by_role, special=[*first, *last])]
+    first_tokens = [by_role[role].content for role in ("bos", "pad", "eos", "unk")]
+    last_tokens = [*languages, by_role["mask"].content]
+    names = [*first_tokens, *model.pieces[3:], *last_tokens]  # in the order of their ids
+    return [combine_sentencepiece(files, model, names=names, by_role=by_role, special=[*first_tokens, *last_tokens])]
 
 
 def combine_sentencepiece(
@@ -167,8 +171,10 @@ def combine_sentencepiece(
         names: the token (its text) of each id.
         by_role: special tokens with a role, such as "pad" or "eos".
         special: texts of further special tokens.
-        decoder: joins tokens to text; by default that of the model.
-        language_codes: ids of codes such as >>deu<< at the beginning of a text.
+        decoder: joins tokens to text; None: that of the model.
+        language_codes: ids of codes such as >>deu<< at the beginning of a text; None: there are none.
+
+    Pieces of the model without an id become the unknown token: that of `by_role`, or the model's own.
     """
     added = files.added_tokens()  # by id
     tokens = [*map(TokenConfig, special), *by_role.values(), *files.additional_tokens()]

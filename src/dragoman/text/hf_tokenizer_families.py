@@ -73,8 +73,8 @@ def known_family(files: TokenizerFiles, file_names: str, types: Sequence[str]) -
     """Return what the tokenizer files of a checkpoint's model family leave out, such as names of special tokens.
 
     The `model_type` in `config.json` must be one of `types`, else a UserError is raised: other families use files with
-    the same names (`file_names`, for the error message) differently. A folder without `config.json` is taken for the
-    first type.
+    the same names (`file_names`, for the error message) differently. A folder whose `config.json` states no type, or is
+    missing, is taken for the first one of `types`.
     """
     model_type = files.config.get("model_type", types[0])
     if model_type not in types:

@@ -55,7 +55,7 @@ class OriginalFiles:
         return cls({name: base64.b64encode(content).decode() for name, content in compressed.items()})
 
     def write(self, folder: Path) -> None:
-        """Write the files into a folder; a UserError if they are damaged."""
+        """Write the files into a folder; a UserError if they are damaged. Files with other names are left out."""
         for name in self.encoded.keys() & set(TOKENIZER_FILE_NAMES):  # no other names: they could be paths elsewhere
             try:
                 content = zlib.decompress(base64.b64decode(self.encoded[name]))
@@ -78,7 +78,7 @@ class TokenizerFiles:
     def __init__(self, folder: Path, config: Mapping[str, Any], only: str = "") -> None:
         """Read the tokenizer's configuration files, if there are any; `config` is the model's `config.json`.
 
-        With `only`, the name of a file, the folder is treated as if it contained no other file.
+        With `only`, the name of a file, the folder is treated as if it contained no other file; "": all files count.
         """
         self.folder, self.config, self.only = folder, config, only
         self.settings = self.json("tokenizer_config.json") if self.has("tokenizer_config.json") else {}
@@ -135,8 +135,9 @@ class TokenizerFiles:
     def tokens_by_role(self, defaults: Mapping[str, TokenConfig]) -> dict[str, TokenConfig]:
         """Return the special token of each role, such as "pad" or "eos"; `defaults` are for roles that no file defines.
 
-        `tokenizer_config.json` has priority over `special_tokens_map.json`. A file may give only the text of a token;
-        if it is the default's, the default's properties (`lstrip`, `rstrip`) hold, too.
+        `tokenizer_config.json` has priority over `special_tokens_map.json`. A role that a file sets to null has no
+        token. A file may give only the text of a token; if it is the default's, the default's properties (`lstrip`,
+        `rstrip`) hold, too.
         """
         tokens = {}
         for role in ROLES:
@@ -155,7 +156,11 @@ class TokenizerFiles:
             yield from filter(None, map(parse_token, values if isinstance(values, list) else []))
 
     def added_tokens(self) -> dict[int, TokenConfig]:
-        """Return the tokens that were added to the vocabulary after it was learned: id → token."""
+        """Return the tokens that were added to the vocabulary after it was learned: id → token.
+
+        `added_tokens_decoder` in tokenizer_config.json has priority over `added_tokens.json`; a UserError if an entry
+        of these files is invalid.
+        """
         added: dict[int, TokenConfig] = {}
         if self.has("added_tokens.json"):  # holds only names and ids
             ids = self.vocabulary("added_tokens.json")
@@ -174,8 +179,8 @@ class TokenizerFiles:
     def role_ids(self, by_role: Mapping[str, TokenConfig], ids: Mapping[str, int]) -> dict[str, int]:
         """Return the token id of each role, such as "pad" or "decoder_start".
 
-        `by_role` has the tokens with a role, `ids` the id of each token. A role without a token may have an id in
-        `config.json`.
+        `by_role` has the tokens with a role, `ids` the id of each token. A role without a token, or whose token has no
+        id, may have an id in `config.json`, as "decoder_start" has; roles without a valid id are left out.
         """
         role_ids: dict[str, int] = {}
         for role in (*ROLES, "decoder_start"):
@@ -189,7 +194,10 @@ class TokenizerFiles:
 
 
 def parse_token(value: object) -> TokenConfig | None:
-    """Parse a token that is written as its text, or as an object with its properties; None for other values."""
+    """Parse a token that is written as its text, or as an object with its properties.
+
+    Other values, and tokens without text, give None.
+    """
     if isinstance(value, str):
         return TokenConfig(value) if value else None
     if not isinstance(value, dict) or not isinstance(content := value.get("content"), str) or not content:

@@ -62,7 +62,10 @@ def tokenizers_from_folder(
 
     Args:
         folder: the checkpoint folder; the first entry of `_READERS` whose files it has reads them
-        config: the checkpoint's `config.json`
+        config: the checkpoint's `config.json`; None: it is treated as empty
+
+    Raises:
+        MissingTokenizerError: the folder has no supported tokenizer files.
     """
     files = TokenizerFiles(Path(folder), config or {})
     if files.tokenizer_class.startswith("ByT5"):  # needs no files
@@ -89,7 +92,9 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
     files = TokenizerFiles(path.parent, config={}, only=path.name)
     if path.suffix != ".json":  # of a SentencePiece model
         model = SentencePieceModel.read(path)
-        return combine_sentencepiece(files, model, model.pieces, by_role=UNK_BOS_EOS, special=model.special_pieces)
+        return combine_sentencepiece(
+            files, model, names=model.pieces, by_role=UNK_BOS_EOS, special=model.special_pieces
+        )
     document = files.json(path.name)
     if isinstance(document.get("model"), dict) and "dragoman" in document["model"]:
         return Tokenizer.load(path)
@@ -105,7 +110,10 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
     """Open the source's and the target's tokenizer for training.
 
     Args:
-        path: a SentencePiece model (`.model`, `.spm`), a `tokenizer.json`, or a Hugging Face folder
+        path: a SentencePiece model (`.model`, `.spm`), a `tokenizer.json`, or a Hugging Face folder; a UserError if it
+            is none of these
+
+    Both have Dragoman's special tokens; they are the same object unless a folder has two tokenizers.
     """
     if not path.exists():
         raise UserError(f"{path} does not exist: name a run, a SentencePiece .model or a Hugging Face tokenizer.json")
@@ -153,7 +161,7 @@ def _from_document(
         vocabulary, added = document["model"]["vocab"], document.get("added_tokens") or []
         if isinstance(vocabulary, list):  # of unigram: tokens with their scores, in the order of their ids
             vocabulary = {token_and_score[0]: token_id for token_id, token_and_score in enumerate(vocabulary)}
-        ids = {**vocabulary}
+        ids = {**vocabulary}  # of the model's own tokens, without added ones
         all_ids = ids | {token["content"]: token["id"] for token in added}
         if not all(isinstance(name, str) and is_token_id(token_id) for name, token_id in all_ids.items()):
             raise ValueError("a token has no name or no number as its id")
@@ -176,10 +184,10 @@ def _from_document(
 
 
 def _hide_special_tokens(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
-    """Rename special tokens to HIDDEN and their id, which no text contains: models would find their names in a text.
+    """Rename special tokens to HIDDEN (a character that no text contains) and their id.
 
-    `tokens` has the ids of the special tokens. `document` is the JSON of a tokenizer of the `tokenizers` library, which
-    is changed in place.
+    Models would find their own names in a text. `tokens` has the ids of the special tokens. `document` is the JSON of a
+    tokenizer of the `tokenizers` library, which is changed in place.
     """
     model = document["model"]
     for name, token_id in tokens.items():
@@ -200,6 +208,7 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
 
     Text is split at white space and punctuation, then each word from its beginning into the longest pieces.
     """
+    # family: the special tokens of BERT, ELECTRA …; settings: tokenizer_config.json
     family, settings = known_family(files, "vocab.txt", BERT_TYPES), files.settings
     by_role = files.tokens_by_role(family.tokens)  # special tokens by role, such as "pad"
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
@@ -211,6 +220,7 @@ def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
         )
     library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unk))
     chinese, lowercase = (settings.get(key) is not False for key in ("tokenize_chinese_chars", "do_lower_case"))
+    # None: the normalizer strips accents if it lower-cases
     strip_accents = None if (strip := settings.get("strip_accents")) is None else bool(strip)
     library.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
@@ -238,11 +248,11 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
             f"{files.folder / 'merges.txt'} does not fit vocab.json ({error}): download both from one checkpoint"
         ) from None
     library = tokenizers.Tokenizer(model)
-    add_prefix_space = files.settings.get("add_prefix_space") is True
+    add_prefix_space = files.settings.get("add_prefix_space") is True  # whether a space is added before each text
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    if family.is_nfc:
+    if family.is_nfc:  # Qwen2 reads text in Unicode's normal form C
         library.normalizer = normalizers.NFC()
-    if family.split_pattern:
+    if family.split_pattern:  # and splits it into words by other rules than GPT-2
         library.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(family.split_pattern), behavior="isolated"),
@@ -256,6 +266,7 @@ def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
 def _utf8_bytes(files: TokenizerFiles) -> ImportedTokenizer:
     """Return the tokenizer of ByT5 (Xue et al. 2022, §3.1): special tokens, the bytes of UTF-8, and sentinels."""
     by_role = files.tokens_by_role(PLAIN_TOKENS)
+    # the first three ids, before the bytes
     first = [by_role[role].content if role in by_role else f"<{role}>" for role in ("pad", "eos", "unk")]
     listed_sentinels = [token.content for token in files.additional_tokens() if "extra_id" in token.content]
     count = files.settings.get("extra_ids", 125)  # of sentinels, if the files do not list them

@@ -87,6 +87,7 @@ class ImportedTokenizer(Tokenizer):
         self._segmenter, self.language_codes = segmenter, language_codes or {}
         library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
         self.role_ids = role_ids
+        # the first role that the tokenizer has; MISSING_TOKEN_ID (−1) if it has none of them
         self.pad, self.unk = self._first_id("pad", "eos"), self._first_id("unk")
         self.bos, self.eos = self._first_id("decoder_start", "bos", "cls", "eos"), self._first_id("eos", "sep")
         self.mask, self.sep, self.cls = (self.role_ids.get(role) for role in ("mask", "sep", "cls"))
@@ -108,17 +109,23 @@ class ImportedTokenizer(Tokenizer):
         return max(self._names) + 1
 
     def encode(self, text: str, parse_special: bool = False) -> list[int]:
-        """Return the token ids of a text; with `parse_special`, names of special tokens in it become their ids."""
+        """Return the token ids of a text; with `parse_special`, names of special tokens in it become their ids.
+
+        Otherwise they are text like any other.
+        """
         if not parse_special or not self.special_token_ids:
             return self.encode_batch([text])[0]
         texts_and_names, ids = self._special_pattern.split(text), self.special_token_ids  # text, name, text, …
         texts, names = texts_and_names[::2], texts_and_names[1::2]
-        # some special tokens include the white space beside them, which is no part of their names
+        # some special tokens include the white space beside them, which the pattern finds with their names
         special = [ids.get(name, ids.get(name.strip(), MISSING_TOKEN_ID)) for name in names]
         return self._encode_joined(texts, separators=special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize texts without special tokens; a language code at the beginning of a text becomes its token."""
+        """Tokenize texts without special tokens; a language code at the beginning of a text becomes its token.
+
+        A SentencePiece model (`_segmenter`) segments them, or without one the wrapped library tokenizer (`_library`).
+        """
         split_texts = [self._split_language_code(_replace_unencodable(text)) for text in texts]
         texts_without_code = [rest for _, rest in split_texts]
         if self._segmenter:
@@ -147,7 +154,8 @@ class ImportedTokenizer(Tokenizer):
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
         """Tokenize a text with the nth occurrence of `gap` replaced by the nth of the `sentinels` (ids).
 
-        Their names are put into the text, because a sentinel may include the white space beside it.
+        There must be at least as many sentinels as gaps. Their names are put into the text, because a sentinel may
+        include the white space beside it.
         """
         if not all(sentinel in self._names for sentinel in sentinels):  # ids that a model has added to the vocabulary
             return super().encode_with_sentinels(text, gap, sentinels)
@@ -175,7 +183,7 @@ class ImportedTokenizer(Tokenizer):
         return "" if token_id in self.all_special_ids else self._names.get(token_id, "")
 
     def _join(self, tokens: list[str]) -> str:
-        """Join tokens to a text as the library does; by default with spaces."""
+        """Join tokens to a text as the wrapped library tokenizer does: by its decoder, else with spaces."""
         return self._decoder.decode(tokens) if self._decoder else " ".join(tokens)
 
     def vocabulary(self) -> list[str]:
@@ -196,7 +204,10 @@ class ImportedTokenizer(Tokenizer):
         return text.replace(" ", "▁")
 
     def surface_forms(self) -> list[bytes]:
-        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens."""
+        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens and ids without a token.
+
+        A tokenizer whose decoder joins tokens by other rules than those supported here is a UserError.
+        """
         tokens = list(map(self._text_token, range(self.vocab_size)))
         if self._is_byte_level:
             return list(map(bytes_of_letters, tokens))
@@ -234,6 +245,7 @@ class ImportedTokenizer(Tokenizer):
             joined, alone = self._join(window), self._join(window[-1:])  # alone: the token by itself
             agreement = commonprefix([joined, text[start : start + len(joined)]])  # noqa: RUF071 (of characters)
             end = max(position, start + len(agreement))
+            # white space at the beginning of the token; the word is that of the character after it
             spaces = end - position - len(text[position:end].lstrip())
             words.append(word_at[position + spaces] if alone.strip() else -1)
             position = end
@@ -248,8 +260,10 @@ class ImportedTokenizer(Tokenizer):
     ) -> tuple[ImportedTokenizer, dict[int, str]]:
         """Return this tokenizer with at most `limit` new pieces (subwords), and the new pieces by their ids.
 
-        They represent what the tokenizer cannot represent in the `texts`. Their ids begin with `first_id`, by default
-        after all others. A SentencePiece model cannot be extended: nothing is added.
+        They represent what the tokenizer cannot represent in the `texts`: characters, then longer pieces, the most
+        frequent first. Their ids begin with `first_id`, by default (None) after all others. A SentencePiece model
+        (`_segmenter`) cannot be extended: this tokenizer and no pieces are returned, as if all texts could be
+        represented.
         """
         if self._segmenter is not None:
             return self, {}
@@ -258,7 +272,12 @@ class ImportedTokenizer(Tokenizer):
             return self, {}
         names, codes = self._names | pieces, self.language_codes
         tokenizer = ImportedTokenizer(
-            library, names, self._special_tokens, self.role_ids, segmenter=None, language_codes=codes
+            library,
+            names,  # the token of each id
+            special_tokens=self._special_tokens,
+            role_ids=self.role_ids,
+            segmenter=None,
+            language_codes=codes,
         )
         return tokenizer, pieces
 
@@ -267,9 +286,19 @@ class ImportedTokenizer(Tokenizer):
         return first_id >= self.vocab_size
 
     def with_language_code(self, language: str, token_id: int) -> ImportedTokenizer:
-        """Return this tokenizer with a special token for a `language` (a code such as kin_Latn), with id `token_id`."""
+        """Return this tokenizer with a special token for a `language` (a code such as kin_Latn), with id `token_id`.
+
+        The token is the code itself. No text is tokenized into it: the tokenizer that segments text stays the same.
+        """
         names, special = self._names | {token_id: language}, {**self._special_tokens, token_id: TokenConfig(language)}
-        return ImportedTokenizer(self._library, names, special, self.role_ids, self._segmenter, self.language_codes)
+        return ImportedTokenizer(
+            self._library,
+            names,
+            special_tokens=special,
+            role_ids=self.role_ids,
+            segmenter=self._segmenter,
+            language_codes=self.language_codes,
+        )
 
     def to_json(self) -> str:
         """Return one JSON document: that of the `tokenizers` library, with a field `dragoman` for all other data."""
@@ -295,7 +324,8 @@ class ImportedTokenizer(Tokenizer):
     def from_document(cls, document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> ImportedTokenizer:
         """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages.
 
-        Format version 1 has the field `cutter`, the contents of a SentencePiece model, in place of the model itself.
+        Format version 1 has the field `cutter`, the contents of a SentencePiece model, in place of the model itself. A
+        damaged document is a UserError.
         """
         library = load_library(document, origin)
         try:
@@ -353,7 +383,7 @@ class RemappedTokenizer(Tokenizer):
     ) -> None:
         """Wrap an imported tokenizer, whose ids are shifted by ID_OFFSET to make room for Dragoman's special tokens.
 
-        The ids of corpus tags and features begin with `first_prefix_id`, by default after all others: `tags` and
+        The ids of corpus tags and features begin with `first_prefix_id`, by default (None) after all others: `tags` and
         `features` are their names. The imported tokenizer has no tokens with their ids; pieces and language codes that
         are added to it later follow. `feature_separator` stands between the features of a source.
         """
@@ -374,15 +404,22 @@ class RemappedTokenizer(Tokenizer):
         return max(ID_OFFSET + self.inner.vocab_size, self.first_prefix_id + len(self.source_prefix_ids))
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
-        """Return the tokenizer with further corpus tags (`names`), whose ids precede those of the feature symbols."""
+        """Return the tokenizer with further corpus tags (`names`), whose ids precede those of the feature symbols.
+
+        Tags and features are numbered anew after all ids of the imported tokenizer (`inner`).
+        """
         check_tags(names)
-        tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
-        return RemappedTokenizer(self.inner, tags, features.names, features.separator)
+        tags, features = list(dict.fromkeys([*self.tags, *names])), self.features  # each tag once
+        return RemappedTokenizer(self.inner, tags, features=features.names, feature_separator=features.separator)
 
     def with_features(self, names: Sequence[str], separator: str) -> RemappedTokenizer:
-        """Return the tokenizer with further feature symbols (`names`) at the end of its vocabulary."""
-        names = list(dict.fromkeys([*self.features.names, *names]))
-        return RemappedTokenizer(self.inner, list(self.tags), names, separator)
+        """Return the tokenizer with further feature symbols (`names`) at the end of its vocabulary.
+
+        Tags and features are numbered anew after all ids of the imported tokenizer (`inner`). `separator` stands
+        between the features of a source.
+        """
+        names = list(dict.fromkeys([*self.features.names, *names]))  # each feature once
+        return RemappedTokenizer(self.inner, tags=list(self.tags), features=names, feature_separator=separator)
 
     def with_missing_pieces(
         self, texts: Iterable[str], limit: int, first_id: int | None = None
@@ -390,9 +427,9 @@ class RemappedTokenizer(Tokenizer):
         """Return this tokenizer with at most `limit` new pieces (subwords), and the new pieces by their ids.
 
         They represent what the imported tokenizer cannot represent in the `texts`. Their ids begin with `first_id`, by
-        default after all others.
+        default (None) after all others: they are those of the imported tokenizer, shifted by ID_OFFSET.
         """
-        first_inner_id = (first_id or self.vocab_size) - ID_OFFSET
+        first_inner_id = (first_id or self.vocab_size) - ID_OFFSET  # as the imported tokenizer counts
         inner, pieces = self.inner.with_missing_pieces(texts, limit, first_inner_id)
         return self._with_inner(inner), {token_id + ID_OFFSET: piece for token_id, piece in pieces.items()}
 
@@ -405,13 +442,22 @@ class RemappedTokenizer(Tokenizer):
         return self._own_ids(self.inner.piece_ids(piece))
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
-        """Return this tokenizer with a special token, such as <2kin_Latn>, for a language; its id is `token_id`."""
+        """Return this tokenizer with a special token, such as <2kin_Latn>, for a language; its id is `token_id`.
+
+        The imported tokenizer gets the token, with an id that is smaller by ID_OFFSET.
+        """
         return self._with_inner(self.inner.with_language_code(f"<2{language}>", token_id - ID_OFFSET))
 
     def _with_inner(self, inner: ImportedTokenizer) -> RemappedTokenizer:
         """Return this tokenizer with an extended imported tokenizer (`inner`); all other ids stay the same."""
         features = self.features
-        return RemappedTokenizer(inner, list(self.tags), features.names, features.separator, self.first_prefix_id)
+        return RemappedTokenizer(
+            inner,
+            tags=list(self.tags),
+            features=features.names,
+            feature_separator=features.separator,
+            first_prefix_id=self.first_prefix_id,  # of tags and features
+        )
 
     def _own_ids(self, inner_ids: Iterable[int]) -> list[int]:
         """Return ids of the imported tokenizer, shifted by ID_OFFSET; its id of unknown tokens becomes UNK."""
@@ -442,7 +488,7 @@ class RemappedTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids, without special tokens and without a space that encoding added."""
-        text = self.inner.decode(map(self._inner_id, ids))
+        text = self.inner.decode(map(self._inner_id, ids))  # leaves MISSING_TOKEN_ID out
         return text.removeprefix(" ") if self._keeps_prefix_space else text
 
     @cached_property
@@ -460,7 +506,10 @@ class RemappedTokenizer(Tokenizer):
         return [self._own_tokens.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
 
     def surface_forms(self) -> list[bytes]:
-        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens, tags and features."""
+        """Return the text of every token of the vocabulary in UTF-8; b"" for special tokens, tags and features.
+
+        `inner` is the imported tokenizer, whose ids are shifted by ID_OFFSET.
+        """
         imported = dict(enumerate(self.inner.surface_forms(), ID_OFFSET))
         return [imported.get(token_id, b"") for token_id in range(self.vocab_size)]
 
@@ -480,7 +529,7 @@ class RemappedTokenizer(Tokenizer):
         """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages."""
         inner = ImportedTokenizer.from_document(document, {**fields, "kind": IMPORTED_TYPE}, origin)
         tags, features, separator = read_source_prefix_fields(fields)
-        return cls(inner, tags, features, separator, fields.get("first_prefix_id"))
+        return cls(inner, tags, features, separator, first_prefix_id=fields.get("first_prefix_id"))
 
 
 def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokenizer:
@@ -521,7 +570,7 @@ def _encode_after_space(tokenizer: Tokenizer, phrase: str) -> list[int]:
 
 
 def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:
-    """Return the types of a decoder of the `tokenizers` library (its JSON) and of its steps, such as "Replace"."""
+    """Return the types of a decoder of the `tokenizers` library (its JSON) and of its inner steps, such as "Strip"."""
     return {str(decoder["type"])}.union(*map(_decoder_types, decoder.get("decoders", ())))
 
 

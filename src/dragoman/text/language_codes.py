@@ -75,7 +75,7 @@ class LanguageCodes:
         """Return the code of a language, which may be given by its code, by another one of ISO 639, or by its name.
 
         `en`, `eng`, `en-GB` and `English` all mean `eng_Latn` if that is the only code of this language. An unknown
-        language is a UserError with the nearest codes.
+        language is a UserError with the nearest codes, and so is one with several codes, such as those of two scripts.
 
         Examples:
             >>> LanguageCodes({"eng_Latn": 5, "zho_Hans": 6, "zho_Hant": 7}).find("en")
@@ -105,7 +105,11 @@ class LanguageCodes:
         raise UserError(f"the model does not know the language {language!r}: {hint}")
 
     def with_default(self, source: str | None = None, target: str | None = None) -> LanguageCodes:
-        """Return these codes with another default source and target language; None keeps the present default."""
+        """Return these codes with another default source and target language; None keeps the present default.
+
+        Languages are given by code or name. An unknown one is a UserError, and so is a source language if the model is
+        not told it.
+        """
         if source is not None and not self.reads_source_code:
             raise UserError(
                 f"the model recognizes the source language itself, but got {source!r}: give only the target language "
@@ -122,7 +126,7 @@ class LanguageCodes:
         return replace(self, source=None, target=None)
 
     def pair(self, source: str | None, target: str | None) -> tuple[str | None, str]:
-        """Return the codes of a pair, with the defaults for None; a UserError if one is missing.
+        """Return the codes of two languages, given by code or name; None: the default, or a UserError without one.
 
         The source code is None if the model is not told the source language.
         """

@@ -21,11 +21,11 @@ MIN_PIECE_COUNT = 3  # occurrences in the text of a new piece
 def add_missing_pieces(
     library: tokenizers.Tokenizer, texts: Iterable[str], limit: int, first_id: int
 ) -> tuple[tokenizers.Tokenizer, dict[int, str]]:
-    """Return a tokenizer of the library with at most `limit` new pieces (subwords), and the new pieces by their ids.
+    """Return a tokenizer of the `tokenizers` library with up to `limit` new pieces (subwords), and these by their ids.
 
-    The pieces represent what `library` cannot represent in `texts`; their ids begin with `first_id`. A BPE model gets
-    characters and merges, a model of whole words (WordLevel) whole words. For other models, and if the texts can be
-    represented, nothing is added.
+    The pieces represent what the tokenizer `library` cannot represent in `texts`; their ids begin with `first_id`. A
+    BPE model gets characters and merges, a model of whole words (WordLevel) whole words. For other models, and if the
+    texts can be represented, nothing is added.
     """
     document = _document(library)
     model = document["model"]
@@ -43,9 +43,10 @@ def add_missing_pieces(
 
 
 def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) -> tokenizers.Tokenizer:
-    """Return a tokenizer of the library with a special token of this id, which is the next one.
+    """Return a tokenizer of the `tokenizers` library with a special token `token`, which has the id `token_id`.
 
-    If it is not, a vocabulary that is a list, as that of a unigram model, is returned unchanged: it has no gaps.
+    If the vocabulary is a list, as that of a unigram model, ids have no gaps: unless `token_id` is the next free id,
+    the tokenizer is returned unchanged.
     """
     document = _document(library)
     if isinstance(document["model"]["vocab"], dict):
@@ -58,9 +59,10 @@ def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) 
 
 
 def _document(library: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the JSON of a tokenizer of the library, with its added tokens in the vocabulary of the model.
+    """Return the JSON of a tokenizer of the `tokenizers` library, with added tokens in the vocabulary of the model.
 
-    The library would otherwise give them other ids when the vocabulary grows. One that is a list does not grow.
+    The library would otherwise give them other ids when the vocabulary grows. A vocabulary that is a list (unigram)
+    stays as it is.
     """
     document: dict[str, Any] = json.loads(library.to_str())
     vocabulary = document["model"].get("vocab")
@@ -70,7 +72,7 @@ def _document(library: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """Count the words of texts as the library splits them, with its marks of spaces, such as ▁ in ▁house."""
+    """Count the words of texts as a tokenizer (`library`) splits them, with its marks of spaces, as in ▁house."""
     counts: Counter[str] = Counter()
     for text in texts:
         normalized = library.normalizer.normalize_str(text) if library.normalizer else text
@@ -84,8 +86,10 @@ def _learn_bpe_pieces(
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Return at most `limit` new pieces of BPE, and merges that make them.
 
-    The pieces are characters without a token, and frequent pairs of symbols that contain such a character. `words` have
-    their counts, `model` is the JSON of the library's model.
+    The pieces are characters without a token, the most frequent first, and then, as far as `limit` allows, pairs of
+    symbols that contain such a character, in the order in which BPE merges them. Each occurs at least MIN_PIECE_COUNT
+    times. `words` have their counts; `library` is a tokenizer of the `tokenizers` library, `model` the JSON of its
+    model. A model that marks pieces by a prefix or suffix gets none.
     """
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):  # pieces would need them, too
         return [], []
@@ -113,8 +117,8 @@ def _learn_bpe_pieces(
 def _fragments(library: tokenizers.Tokenizer, word: str, missing: frozenset[str]) -> Iterable[tuple[str, ...]]:
     """Yield the parts of a word in which symbols may be merged, as tuples of symbols.
 
-    The symbols are the `missing` characters and, between these, the tokens of the library. Of two neighbors in a part,
-    at least one is missing, so that merges of known tokens alone are not learned.
+    The symbols are the `missing` characters and, between these, the tokens of `library` (a tokenizer). Of two neighbors
+    in a part, at least one is missing, so that merges of known tokens alone are not learned.
     """
     symbols: list[str] = []
     known = ""  # characters since the last missing one
@@ -135,7 +139,7 @@ def _fragments(library: tokenizers.Tokenizer, word: str, missing: frozenset[str]
 
 
 def _tokens(library: tokenizers.Tokenizer, text: str) -> list[str]:
-    """Return the tokens into which the library's model splits a part of a word, without normalization."""
+    """Return the tokens into which the model of a tokenizer splits a part of a word, without normalization."""
     return [token.value for token in library.model.tokenize(text)] if text else []
 
 
@@ -144,7 +148,8 @@ def _learn_words(
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Return at most `limit` frequent words that are not in the vocabulary of the `model`, and no merges.
 
-    `words` have their counts. The `library`, which learners of other models need, is not used.
+    They occur at least MIN_PIECE_COUNT times, the most frequent first. `words` have their counts, `model` is the JSON
+    of the model. The `library` (a tokenizer), which learners of other models need, is not used.
     """
     unknown = ((word, count) for word, count in words.most_common() if word not in model["vocab"])
     return [word for word, count in unknown if count >= MIN_PIECE_COUNT][:limit], []

@@ -52,7 +52,7 @@ class SentencePieceModel:
 
     @classmethod
     def read(cls, path: Path) -> SentencePieceModel:
-        """Read a `.model` or `.spm` file."""
+        """Read a `.model` or `.spm` file; a UserError if it is too large, unreadable or damaged."""
         try:
             if (size := path.stat().st_size) > MAX_MODEL_BYTES:
                 raise UserError(
@@ -85,7 +85,10 @@ class SentencePieceModel:
         return decoders.Sequence(steps)
 
     def with_user_defined(self, symbols: Sequence[str]) -> SentencePieceModel:
-        """Return the model with more symbols, which are single tokens wherever they occur in a text."""
+        """Return the model with more symbols, which are single tokens wherever they occur in a text.
+
+        Symbols that are pieces already are left out; if none remain, this object is returned.
+        """
         # Protocol buffers are merged by concatenation: repeated fields are appended.
         added = b"".join(
             _piece(symbol, score=0.0, kind=USER_DEFINED) for symbol in symbols if symbol not in self.pieces
@@ -117,6 +120,7 @@ class SentencePieceSegmenter:
         """Build a segmenter that never produces special tokens from a text, such as EOS from "</s>".
 
         Args:
+            model: segments text into pieces.
             names: the tokens of the vocabulary, by id.
             special: names of special tokens; those that are also normal pieces of the model can be produced.
             unk: id of pieces that are not in the vocabulary.
@@ -141,8 +145,8 @@ def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any],
 
     Args:
         document: model of the `tokenizers` library (JSON), which has the pieces, with scores or BPE merges.
-        fields: has user-defined symbols and the rules of normalization: `table` (replacements of characters), and
-            `rewriting`, four flags.
+        fields: has user-defined `symbols`, `bytes` (whether unknown characters are encoded as bytes), and the rules of
+            normalization: `table` (replacements of characters), and `rewriting`, four flags.
         origin: names the file in error messages.
 
     The bytes follow SentencePiece's protocol buffer, whose field numbers are the first arguments of `_number` and
@@ -193,6 +197,9 @@ def _number(field: int, value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Serialize an integer in groups of seven bits, lowest first; the top bit says that another group follows."""
+    """Serialize an integer from 0 on in groups of seven bits, lowest first; each group is a byte.
+
+    The top bit of a byte says that another group follows.
+    """
     groups = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
     return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])

@@ -41,7 +41,7 @@ class SplitText:
         """Return the gaps (white space before, between and after the sentences) for translations into a language.
 
         `language` is a code such as `de` or `zh-Hant`. An empty gap between two sentences becomes a space if the
-        language is written with spaces.
+        language is written with spaces, which Chinese, for example, is not.
         """
         space = "" if language.split("-")[0] in _UNSPACED_LANGUAGES else " "  # without a script, such as Hant
         between_sentences = range(1, len(self.gaps) - 1)
@@ -60,7 +60,8 @@ class SplitText:
     def join(self, translations: Sequence[str], language: str | None = None) -> str:
         """Return the text with translations in place of its sentences, and with the white space between them.
 
-        `language` is that of the translations, which decides where spaces are needed; None: it is unknown.
+        `language` (a code such as `de`) is that of the translations, which decides where spaces are needed; None: it is
+        unknown, and the marks at the ends of the translations decide.
         """
         # white space before, between and after the translations
         gaps = self.gaps_between(translations) if language is None else self.gaps_for_language(language)
@@ -70,7 +71,7 @@ class SplitText:
         """Append a sentence and the white space after it (`gap`).
 
         White space around the sentence itself becomes a part of the gaps before and after it. A sentence of white space
-        only becomes a part of the gap before it.
+        only becomes a part of the gap before it. Control characters in a sentence become spaces, and count as such.
         """
         clean = sentence.translate(_CONTROLS)  # control characters become spaces
         stripped = clean.strip()
@@ -84,12 +85,13 @@ class SplitText:
 
 
 def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: int) -> SplitText:
-    """Split a text into sentences.
+    """Split a text into sentences, and the white space before, between and after them.
 
     Line breaks and tabs end a sentence. A sentence-final mark does, unless a word in lower case follows and the
     paragraph has capital letters elsewhere; placeholders, URLs and names such as iPhone are no such words. A full stop
-    does not after a single letter, one or two digits or a common abbreviation. A sentence with more than `max_tokens`
-    tokens, as counted by `count_tokens`, is split again near its middle: at a comma, a space, or anywhere.
+    does not after a single letter, one or two digits or a common abbreviation (some count only before a number or a
+    word in lower case). A sentence with more than `max_tokens` tokens, as counted by `count_tokens`, is split again
+    near its middle: at a comma, a space, or anywhere.
     """
     split, start = SplitText(), 0
     for line_break in [*_PARAGRAPH_END.finditer(text), None]:  # or tab; None: the end of the text
@@ -112,7 +114,7 @@ def single_sentence(text: str) -> SplitText:
 
 def _split_paragraph(paragraph: str) -> list[tuple[str, str]]:
     """Split a paragraph after marks that end a sentence; return the sentences, each with the white space after it."""
-    sentences, start = list[tuple[str, str]](), 0
+    sentences, start = list[tuple[str, str]](), 0  # start: of the present sentence
     # without capital letters, apart from placeholders, URLs and e-mail addresses
     is_uncased = not any(letter.isupper() for letter in _LITERAL.sub("", paragraph))
     for mark in _SENTENCE_END.finditer(paragraph):
@@ -148,7 +150,7 @@ def _is_inside_sentence(before: str, mark: str, after: str, is_uncased: bool) ->
     word = (before.rsplit(None, 1) or [""])[-1].lstrip(_OPENING).rsplit(".", 1)[-1]
     if len(word) == 1 or (word.isdigit() and len(word) <= 2) or _ABBREVIATION.fullmatch(word):
         return True
-    is_number = is_literal or next_word[:1].isdigit()
+    is_number = is_literal or next_word[:1].isdigit()  # a number, or what counts as one
     if begins_lower or is_number:
         return bool(_INNER_ABBREVIATION.fullmatch(word) or (is_number and _NUMBERED.fullmatch(word)))
     return False
@@ -159,7 +161,8 @@ def _split_long(
 ) -> list[tuple[str, str]]:
     """Halve a sentence until no part has more than `max_tokens` tokens; each part comes with the space after it.
 
-    It is cut at the comma nearest to its middle if that is in the middle half, else at the nearest space or anywhere.
+    It is cut after the comma (or semicolon, colon) nearest to its middle if that is in the middle half, else after the
+    nearest white space, or without any, in the middle. `space` is the white space after the whole sentence.
     """
     if len(sentence) < 2 or count_tokens(sentence) <= max_tokens:
         return [(sentence, space)]

@@ -152,11 +152,16 @@ class Tokenizer:
         self._cache = {"": [token.id for token in library.model.tokenize(self.type.space)]}
 
     def with_tags(self, names: Sequence[str]) -> Tokenizer:
-        """Return this tokenizer with a token for each corpus tag in `names`; new tokens have the last ids."""
+        """Return this tokenizer with a token for each corpus tag in `names`; new tokens have the last ids.
+
+        Present tags and features stay. A name with characters that tags may not have is a UserError.
+        """
         check_tags(names)
         library = self._library_with(map(tag_token, names))
-        tags, features = list(dict.fromkeys([*self.tags, *names])), self.features
-        return Tokenizer(library, self.kind, self.marker, tags, features.names, features.separator)
+        tags, features = list(dict.fromkeys([*self.tags, *names])), self.features  # each tag once
+        return Tokenizer(
+            library, self.kind, self.marker, tags=tags, features=features.names, feature_separator=features.separator
+        )
 
     def with_unknown_words(self, number: int) -> Tokenizer:
         """Return this tokenizer with this number of tokens for unknown words, which have the last ids.
@@ -176,23 +181,34 @@ class Tokenizer:
     def with_features(self, names: Sequence[str], separator: str) -> Tokenizer:
         """Return this tokenizer with a symbol for each feature in `names`, and one for all unknown features.
 
-        New symbols have the last ids. `separator` stands between the features of a source.
+        New symbols have the last ids; present tags and features stay. `separator` stands between the features of a
+        source, in place of the present one.
         """
-        names = list(dict.fromkeys([*self.features.names, *names]))
+        names = list(dict.fromkeys([*self.features.names, *names]))  # each feature once
         library = self._library_with(map(feature_token, (*names, UNKNOWN_FEATURE)))
-        return Tokenizer(library, self.kind, self.marker, list(self.tags), names, separator)
+        return Tokenizer(
+            library, self.kind, self.marker, tags=list(self.tags), features=names, feature_separator=separator
+        )
 
     def with_missing_pieces(
         self, texts: Iterable[str], limit: int, first_id: int | None = None
     ) -> tuple[Tokenizer, dict[int, str]]:
         """Return this tokenizer with at most `limit` new pieces (subwords), and the new pieces by their ids.
 
-        They represent characters in the `texts` that have no token so far; text without such characters is segmented as
-        before. Their ids begin with `first_id`, by default after all others.
+        They contain characters of the `texts` that have no token so far: these characters, then longer pieces, the most
+        frequent first. Text without such characters is segmented as before. Their ids begin with `first_id`, by default
+        (None) after all others. If there are none, this tokenizer itself is returned.
         """
         library, pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
         features = self.features
-        extended = Tokenizer(library, self.kind, self.marker, list(self.tags), features.names, features.separator)
+        extended = Tokenizer(
+            library,  # the tokenizer of the `tokenizers` library that this one wraps, extended
+            self.kind,
+            self.marker,  # the side of a word that has its space: "initial" or "final"
+            tags=list(self.tags),
+            features=features.names,
+            feature_separator=features.separator,
+        )
         return extended if pieces else self, pieces
 
     def can_assign_ids_from(self, first_id: int) -> bool:
@@ -200,27 +216,37 @@ class Tokenizer:
         return first_id == self.vocab_size
 
     def piece_ids(self, piece: str) -> list[int]:
-        """Return the ids of the tokens into which a part of a word (`piece`) is split, without adding a space to it."""
+        """Return the ids of the tokens into which a part of a word (`piece`) is split, without adding a space to it.
+
+        The model of the wrapped library tokenizer splits it, without normalization.
+        """
         return [token.id for token in self._library.model.tokenize(piece)]
 
     def with_language_code(self, language: str, token_id: int) -> Tokenizer:
         """Return this tokenizer with a special token, such as <2kin_Latn>, for a language; its id is `token_id`.
 
-        No text is tokenized into it.
+        No text is tokenized into it. `language` is a code such as kin_Latn.
         """
         library = add_special_token(self._library, f"<2{language}>", token_id)
         features = self.features
-        return Tokenizer(library, self.kind, self.marker, list(self.tags), features.names, features.separator)
+        return Tokenizer(
+            library,
+            self.kind,
+            self.marker,
+            tags=list(self.tags),
+            features=features.names,
+            feature_separator=features.separator,
+        )
 
     def _library_with(self, tokens: Iterable[str]) -> tokenizers.Tokenizer:
-        """Return a copy of the library's tokenizer with more special tokens, into which no text is tokenized."""
+        """Return a copy of the wrapped library tokenizer (`_library`) with special tokens, which no text becomes."""
         library = tokenizers.Tokenizer.from_str(self._library.to_str())
         library.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
         return library
 
     @property
     def source_prefix_ids(self) -> list[int]:
-        """Ids of the tokens that are prepended to a source: corpus tags and feature symbols."""
+        """Ids of all tokens that may be prepended to a source: corpus tags and feature symbols, the unknown one too."""
         return [*self.tags.values(), *self.features.ids.values()]
 
     def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
@@ -241,20 +267,25 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_within_text(self, phrase: str) -> list[int]:
-        """Return the token ids of a phrase inside a text: after a space, which `encode` adds to any text."""
+        """Return the token ids of a phrase inside a text, where a space precedes it.
+
+        `encode` suffices here, as it adds a space to every text; subclasses that may add none override this method.
+        """
         return self.encode(phrase)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts at once.
 
         No token crosses the space before a word, so the text between two such spaces (a chunk) is encoded once and
-        cached. On ordinary text that is far faster than the library, which encodes new chunks on all cores.
+        cached: short chunks only, and the cache is emptied when it is full. On ordinary text that is far faster than
+        the library, which encodes new chunks on all cores. An empty text has no tokens.
         """
         cache = self._cache  # chunk → token ids; the empty chunk is a space
         chunks_of_texts = [self.type.split_chunks(text) if text else [] for text in texts]
         # a dictionary drops repetitions and keeps the order
         new = self._encode_chunks({chunk: None for chunks in chunks_of_texts for chunk in chunks if chunk not in cache})
-        skip = 0 if self.has_marked_words else 1  # 1: drop the space token that was added before the first chunk
+        # without marked words, a space is a token of its own: drop the one that was added before the first chunk
+        skip = 0 if self.has_marked_words else 1
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else cache[chunk] for chunk in chunks]))[skip:]
             for chunks in chunks_of_texts
@@ -268,11 +299,13 @@ class Tokenizer:
         """Encode a text with MASK in place of every `gap`: a control character, part of no word, for what is masked.
 
         The text is encoded with its gaps, and then the tokens of a gap, with or without a space, are replaced. So the
-        mask includes the gap's space, like the first token of a word.
+        mask includes the gap's space, like the first token of a word. A tokenizer without byte tokens encodes the texts
+        between the gaps separately.
         """
-        if not self.type.byte_tokens:  # the gap would be an unknown word
+        if not self.type.byte_tokens:  # whole words or symbols only: the gap would be an unknown word
             return self._encode_joined([words.strip(" ") for words in text.split(gap)], separators=repeat(MASK))
         with_space = self.encode(gap)  # ids of the gap and its space, which comes first if `marker` is "initial"
+        # the gap without its space; of one token only, which includes the space, it is that token
         alone = with_space[1:] if self.marker == "initial" and len(with_space) > 1 else with_space[:1]
         ids, masked, position = self.encode(text), [], 0
         while position < len(ids):
@@ -286,22 +319,25 @@ class Tokenizer:
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
         """Encode a text with the next of the `sentinels` (ids) in place of every `gap`, as in T5's span corruption.
 
-        A gap is a control character that stands for a removed span.
+        A gap is a control character that stands for a removed span. There must be at least as many sentinels as gaps.
         """
         remaining = iter(sentinels)
         return [next(remaining) if token_id == self.mask else token_id for token_id in self.encode_masked(text, gap)]
 
     def _encode_joined(self, texts: Sequence[str], separators: Iterable[int]) -> list[int]:
-        """Return the token ids of texts, with the next of the `separators` (token ids) between each two texts."""
+        """Return the token ids of one or several texts, with the next of the `separators` (ids) between each two."""
         first, *others = self.encode_batch(texts)
         return [*first, *chain.from_iterable([separator, *ids] for separator, ids in zip(separators, others))]
 
     def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, list[int]]:
         """Encode chunks (texts between two spaces), each with the space before or after it.
 
-        If words are marked with their space (`has_marked_words`: ▁house), the `tokenizers` library adds the space to a
-        text; tokenizers of characters and bytes, whose space is a token, get it here. With `unknown_word_tokens`,
-        unknown words get one of these by a hash instead of UNK.
+        If words are marked with their space (`has_marked_words`: ▁house), the wrapped library tokenizer (`_library`)
+        adds the space to a text; tokenizers of characters and bytes, whose space is a token, get it here. With
+        `unknown_word_tokens`, unknown words get one of these by a hash instead of UNK.
+
+        Returns:
+            The token ids of each chunk.
         """
         space = "" if self.has_marked_words else " "
         texts = {chunk: space + _replace_surrogates(chunk) for chunk in chunks}
@@ -318,7 +354,7 @@ class Tokenizer:
         if self.unk not in ids:
             return ids
         tokens, text = self.unknown_word_tokens, _replace_surrogates(chunk)
-        marked = f" {text}" if self.marker == "initial" else f"{text} "
+        marked = f" {text}" if self.marker == "initial" else f"{text} "  # with the space before or after the words
         words = (word.strip(" ") for word, _ in self.type.pre_tokenizer(self.marker).pre_tokenize_str(marked))
         hashed_ids = (tokens[_word_hash(word) % len(tokens)] for word in words)  # a word has one id: zip is strict
         return [hashed if token_id == self.unk else token_id for token_id, hashed in zip(ids, hashed_ids, strict=True)]
@@ -326,7 +362,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids, without special tokens: the inverse of `encode`.
 
-        Invalid UTF-8, which a model may generate from byte tokens, becomes U+FFFD; UNK becomes `<unk>`.
+        Invalid UTF-8, which a model may generate from byte tokens, becomes U+FFFD; UNK becomes `<unk>`. Letters and
+        marks (`decomposes`) are composed to characters (NFC).
         """
         text = b"".join([self._bytes[token_id] for token_id in ids]).decode(errors="replace")
         if not self.has_marked_words:  # `encode` has added no space
@@ -361,7 +398,7 @@ class Tokenizer:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        """The id of each token in readable form, such as ▁house."""
+        """The id of each token in readable form, such as ▁house; of equal forms, the last one counts."""
         return {token: token_id for token_id, token in enumerate(self.tokens(range(self.vocab_size)))}
 
     def as_tokenized(self, text: str) -> str:
@@ -383,12 +420,12 @@ class Tokenizer:
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = ""
-        positions: list[int | None] = []
+        positions: list[int | None] = []  # of the first character of each token in the text; None: it has no text
         for token in [self._bytes[token_id] for token_id in ids]:
             if token and token[0] & 0xC0 != 0x80:  # a character begins, so an incomplete one before it stays incomplete
                 text += decoder.decode(b"", final=True)
             # The decoder adds a character when its bytes are complete, so that they all have the same position.
-            begins_with_space = len(token) > 1 and token.startswith(b" ")
+            begins_with_space = len(token) > 1 and token.startswith(b" ")  # the word begins one character later
             positions.append(len(text) + begins_with_space if token else None)
             text += decoder.decode(token)
         text += decoder.decode(b"", final=True)
@@ -412,7 +449,10 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, origin: str = "the tokenizer") -> Tokenizer:
-        """Read the JSON document that `to_json` wrote; `origin` names it in error messages."""
+        """Read the JSON document that `to_json` wrote, of this class or a subclass; a UserError if it is damaged.
+
+        `origin` names the document in error messages.
+        """
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -470,7 +510,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read a tokenizer that `save` wrote."""
+        """Read a tokenizer that `save` wrote; a UserError if the file is missing or damaged."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
@@ -502,11 +542,14 @@ def learn_tokenizer(
             (letters and marks of characters: Hangul as jamo) or `byte`; `label` for tags separated by spaces
         size: maximum vocabulary size, including the 7 special tokens and (except for `word`) the 256 bytes; a small
             text may give fewer tokens, and `byte` always has 263
-        marker: which side of a word has its space: `initial` (▁house) or `final` (house▁, also written house</w>)
+        marker: which side of a word has its space: `initial` (▁house) or `final` (house▁, also written house</w>);
+            `byte-bpe` has only `initial`
         min_count: minimum count of a word (`word`) or a merged pair (`bpe` and `byte-bpe`, at least 2)
-        coverage: share of the text's characters that are in the vocabulary; rarer characters are encoded as bytes
-        compression_ratio: `bpe` and `byte-bpe` stop at this many characters or bytes of the text per token
-        log: reports whether the size or the compression ratio was reached first
+        coverage: share of the text's characters that are in the vocabulary, above 0 and at most 1; rarer characters
+            are encoded as bytes
+        compression_ratio: `bpe` and `byte-bpe` stop at this many characters or bytes of the text per token; None: they
+            stop only at `size` or `min_count`
+        log: gets a message on why BPE stopped, if there is a compression ratio
     """
     check_tokenizer_type(kind, marker)
     if not 0 < coverage <= 1:
@@ -554,7 +597,7 @@ def read_source_prefix_fields(fields: Mapping[str, Any]) -> tuple[list[str], lis
 
 
 def check_tags(names: Sequence[str]) -> None:
-    """Raise a UserError if the name of a corpus tag has a character that is not allowed."""
+    """Raise a UserError if one of the `names` of corpus tags is empty or has a character that is not allowed."""
     if invalid_tags := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
         raise UserError(
             "a corpus tag (an entry of data.corpus_tags) may contain only letters, digits, '_', '.', '+' and '-', but "
@@ -563,15 +606,20 @@ def check_tags(names: Sequence[str]) -> None:
 
 
 def tag_token(tag: str) -> str:
-    """Return the token of a corpus tag.
+    """Return the token of a corpus tag, such as <tag:backtranslated>.
 
-    No text is tokenized into it: no learned token has letters and brackets, but for symbols, which include a space.
+    No text is tokenized into it: words are split between brackets and letters, and a symbol that is written like this
+    includes the space beside it.
     """
     return f"<tag:{tag}>"
 
 
 def _word_hash(word: str) -> int:
-    """Return the hash of a word, the same in every process; that of the made-up word unkword7 is 7."""
+    """Return the hash of a word, the same in every process.
+
+    That of a made-up word such as unkword7, as which token 7 of the unknown words is decoded, is its number: encoding
+    it gives the same token again.
+    """
     made_up = re.fullmatch(rf"{UNKNOWN_WORD_STEM}(\d+)", word)
     return int(made_up[1]) if made_up else zlib.crc32(word.encode())
 
@@ -579,7 +627,8 @@ def _word_hash(word: str) -> int:
 def unknown_word_token(number: int) -> str:
     """Return one of the tokens among which a hash distributes unknown words: that with this number.
 
-    No text is tokenized into it: no learned token has letters and brackets, but for symbols, which include a space.
+    No text is tokenized into it: words are split between brackets and letters, and a symbol that is written like this
+    includes the space beside it.
     """
     return f"<unk:{number}>"
 

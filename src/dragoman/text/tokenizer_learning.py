@@ -48,12 +48,18 @@ def learn_bytes(words: Mapping[str, int], limits: VocabularyLimits) -> models.Mo
 
 
 def learn_characters(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Build a model of the most frequent characters; rarer ones are encoded as bytes. `words` have their counts."""
+    """Build a model of the most frequent characters; rarer ones are encoded as bytes. `words` have their counts.
+
+    The characters make up the share `limits.coverage` of the text, and are as many as `limits.size` allows.
+    """
     return _bpe_model(_alphabet(words, limits.coverage)[: _max_learned_tokens(limits)])
 
 
 def learn_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Learn BPE from word counts: characters, and merged pairs in order of frequency (Sennrich et al. 2016)."""
+    """Learn BPE from word counts: characters, and merged pairs in order of frequency (Sennrich et al. 2016).
+
+    The characters make up the share `limits.coverage` of the text; rarer ones are encoded as bytes.
+    """
     alphabet = _alphabet(words, limits.coverage)
     max_tokens = _max_learned_tokens(limits, alphabet)
     mergeable = _split_at_rare_characters(alphabet, words)
@@ -62,7 +68,10 @@ def learn_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Mode
 
 
 def learn_byte_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Learn byte-level BPE from counts of words in `BYTE_LETTERS`: bytes and merged pairs (Radford et al. 2019)."""
+    """Learn byte-level BPE from counts of words in `BYTE_LETTERS`: bytes and merged pairs (Radford et al. 2019).
+
+    A size (`limits.size`) without room for the special tokens and the bytes is a UserError.
+    """
     max_tokens = limits.size - len(SPECIAL_TOKENS)  # bytes included
     if max_tokens < len(BYTE_LETTERS):
         raise UserError(
@@ -86,12 +95,13 @@ def _learn_merges(
         words: all words with their counts.
         mergeable: parts of the words that consist of the `alphabet`; other characters are encoded as bytes.
         max_tokens: maximum number of tokens, those of the alphabet included.
-        limits: minimum count of a pair, and the compression ratio: symbols of `words` per token.
+        limits: minimum count of a pair (at least 2), the compression ratio (characters of `words` per token; None: no
+            limit), and a function that gets a message on which limit was reached, if there is a ratio.
     """
     length = _text_length(words)  # in characters, or in bytes for byte-level BPE, which writes each as a letter
     # tokens of the characters outside the alphabet: one for each of their bytes
     other_tokens = _text_length(words, utf8=True) - _text_length(mergeable, utf8=True)
-    ratio = length / max(1, _text_length(mergeable) + other_tokens)
+    ratio = length / max(1, _text_length(mergeable) + other_tokens)  # before the first merge: a token per character
     max_ratio = limits.compression_ratio or math.inf
     tokens, merges = {*alphabet}, list[Pair]()
     end = "no pair of tokens occurs more than once" if limits.min_count <= 2 else "the remaining pairs are too rare"
@@ -129,8 +139,8 @@ def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.
     max_tokens = _max_learned_tokens(limits, alphabet)
     counts = _split_at_rare_characters(alphabet, words)
     # The library considers only substrings that occur before different characters, and overlooks a whole word that
-    # begins no other word. Therefore words are repeated, by frequency, before characters that no text contains.
-    # Private characters (U+F0000…): a frequent word is repeated before several of them.
+    # begins no other word. Therefore a word is repeated before characters that no text contains (private ones,
+    # U+F0000…): the more often it occurs, the more of them.
     ends = [chr(code) for code in range(0xF0000, 0xF0000 + _MAX_END_CHARACTERS)]
     extended = [word + end for word, count in counts.items() for end in ends[: count // _COUNT_PER_END_CHARACTER]]
     library = tokenizers.Tokenizer(models.Unigram())
@@ -152,7 +162,10 @@ def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.
 
 
 def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Build a model of the most frequent words; all others are unknown. `words` have their counts."""
+    """Build a model of the most frequent words; all others are unknown. `words` have their counts.
+
+    A size without room for the special tokens, the space and one word is a UserError.
+    """
     max_words = limits.size - len(SPECIAL_TOKENS) - 1  # 1: the space, a token by itself
     if max_words < 1:
         raise UserError(
@@ -164,7 +177,10 @@ def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> mode
 
 
 def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
-    """Return the space and the most frequent characters, which together make up the share `coverage` of the text."""
+    """Return the space and the most frequent characters, which together make up the share `coverage` of the text.
+
+    `words` have their counts. Spaces do not count in the share.
+    """
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
@@ -184,7 +200,7 @@ def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
 def _split_at_rare_characters(alphabet: Iterable[str], words: Mapping[str, int]) -> Mapping[str, int]:
     """Return the parts of words between characters outside the alphabet, with their counts.
 
-    Characters outside the alphabet are encoded as bytes and are part of no token.
+    Characters outside the alphabet are encoded as bytes and are part of no token. `words` have their counts.
     """
     frequent_characters = re.compile(f"[{re.escape(''.join(alphabet))}]+")
     counts: Counter[str] = Counter()

@@ -115,7 +115,7 @@ TOKENIZER_TYPES = {
 
 
 def tokenizer_type(kind: str) -> TokenizerType:
-    """Return the type of a tokenizer by its name, such as "bpe".
+    """Return the type of a tokenizer by its name, such as "bpe"; a KeyError for an unknown one.
 
     "label" (LABEL_TYPE, of the tags that a tagger or classifier predicts) splits text at spaces, as "symbol" does.
     """
@@ -142,8 +142,9 @@ def check_tokenizer_type(kind: str, marker: str) -> None:
 def library_tokenizer(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:
     """Build a tokenizer of the `tokenizers` library that splits text into words and applies the model to each.
 
-    A space is added before the text, or after it with the marker `final`, so that all words have one; decoding removes
-    it. Tokenizers of characters or bytes add none.
+    `kind` is a type such as "bpe", `marker` the side of a word that has its space, "initial" or "final". On this side,
+    a space is added to the text, so that all words have one; decoding removes it. Tokenizers of characters or bytes
+    (without marked words) add none.
     """
     library, tokenizer = tokenizers.Tokenizer(model), tokenizer_type(kind)
     if not tokenizer.has_marked_words:

@@ -47,7 +47,7 @@ class CopyEvidence(NamedTuple):
     numbers: int = 0  # numbers on both sides
     numbers_kept: int = 0  # … that the other side has as well
     marks: int = 0  # punctuation marks on both sides
-    marks_kept: int = 0
+    marks_kept: int = 0  # … that the other side has as well
 
     @classmethod
     def from_pair(cls, source: str, target: str) -> CopyEvidence:
@@ -74,9 +74,9 @@ class CopyEvidence(NamedTuple):
     def copies(self) -> bool:
         """Whether untranslatable text should be copied.
 
-        With enough letterless sources in the training pairs, at least half of them must be copied. Otherwise both sides
-        must share at least half of their numbers and punctuation marks, or of their numbers alone. This holds for
-        translation, but not for phonemes, logical forms or arithmetic.
+        With MIN_LETTERLESS_LINES sources without letters in the training pairs, at least half of them must be copied.
+        Otherwise both sides must share at least half of their numbers and punctuation marks, or of their numbers alone
+        if there are MIN_NUMBERS. This holds for translation, but not for phonemes, logical forms or arithmetic.
         """
         if self.lines >= MIN_LETTERLESS_LINES:  # `lines` counts sources without letters
             return 2 * self.lines_copied >= self.lines
@@ -87,7 +87,10 @@ class CopyEvidence(NamedTuple):
 
 
 def _count_kept(pattern: re.Pattern[str], source: str, target: str) -> tuple[int, int]:
-    """Count the matches of a pattern in source and target, and how many of them also occur in the other text."""
+    """Count the matches of a pattern in source and target, and how many of them also occur in the other text.
+
+    A match that occurs in the other text as part of something longer counts, too.
+    """
     matches = [(match, target) for match in pattern.findall(source)]  # each with the other text
     matches += [(match, source) for match in pattern.findall(target)]
     return len(matches), sum(match in other_side for match, other_side in matches)

@@ -99,12 +99,13 @@ class VocabularyExtension:
     def add_pieces(self, side: str, texts: Iterable[str]) -> None:
         """Add the subwords ("pieces") that `texts` need and the tokenizer of `side` (source or target) lacks.
 
-        A new piece starts as the mean of the old tokens that the original tokenizer splits it into.
+        A new piece starts as the mean of the old tokens, without the unknown one, that the original tokenizer splits it
+        into. Nothing is added if the tokenizer cannot give new pieces the next free ids of the model.
         """
         index = ("source", "target").index(side)
         tokenizer, original = self.tokenizers[index], self.parent.tokenizers[index]
         first_id = self._vocab_size(side)
-        if not tokenizer.can_assign_ids_from(first_id):  # new pieces could not get the next free ids of the model
+        if not tokenizer.can_assign_ids_from(first_id):
             return
         extended, piece_by_id = tokenizer.with_missing_pieces(texts, limit=self.max_new_pieces, first_id=first_id)
         for piece in piece_by_id.values():
@@ -188,8 +189,9 @@ def _check_can_be_added(parent: ParentRun, config: Config) -> None:
 def _similar_language_and_codes(parent: ParentRun, config: Config) -> tuple[str, LanguageCodes]:
     """Return a language of the model from which a new language starts, and the codes of all languages of the model.
 
-    The language is `text.similar_language` (option --like), or else the model's target language. A model of one
-    language pair has no codes: its target language then gets BOS as its code, so that nothing changes for it.
+    The language is `text.similar_language` (option --like), or else the model's target language; a UserError is raised
+    if both are unknown. A model of one language pair has no codes: its target language then gets BOS as its code, so
+    that nothing changes for it.
     """
     framing: Framing = parent.framing  # special tokens around source and target
     similar_language = config.text.similar_language

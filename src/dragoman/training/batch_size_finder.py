@@ -76,7 +76,7 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
     """Return the largest batch size in tokens, within 5 %, whose peak memory is at most `limit` bytes.
 
     Sizes are doubled until one does not fit, then bisected. From the second measurement on, the next size is
-    extrapolated linearly.
+    extrapolated linearly. It is a UserError if not even `lowest` fits.
 
     Args:
         peak_memory: measures the peak memory, in bytes, of a batch size in tokens; None if it runs out of memory.
@@ -96,7 +96,7 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
             raise UserError(f"not even the smallest batch, of {lowest:,} tokens, fits into memory: {REMEDIES}")
         largest, _ = fitting[-1]
         tokens = min(highest, _next_size(fitting, too_large, limit))
-        is_bracketed = too_large is not None and too_large < TOLERANCE * largest
+        is_bracketed = too_large is not None and too_large < TOLERANCE * largest  # within 5 % of one that does not fit
         if tokens < TOLERANCE * largest or is_bracketed:  # another trial would gain less than 5 %
             return largest
 
@@ -104,9 +104,13 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
 def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int) -> int:
     """Return the batch size in tokens to try next, in a search for the largest one that needs at most `limit` bytes.
 
+    It is extrapolated from the last two sizes that fit. If there are not two, or if the result is close to or above a
+    size that does not fit, the last size is doubled, or the interval up to that size bisected.
+
     Args:
         fitting: the sizes that fit, in increasing order, each with its peak memory in bytes; at least one.
         too_large: the smallest size that does not fit; None if all have fitted so far.
+        limit: bytes that may be used.
     """
     largest, peak = fitting[-1]
     size = 2.0 * largest if too_large is None else (largest + too_large) / 2
@@ -186,8 +190,8 @@ def widest_batch(batches: Batches) -> Batch:
 def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: int) -> tuple[int, str]:
     """Estimate the largest batch size on a CPU, where running out of memory would end the process.
 
-    Returns the size in tokens, from `lowest` to `highest`, and how it was found, as text. `spec` has the
-    hyper-parameters of the model.
+    Returns the size in tokens, from `lowest` to `highest`, and how it was found, as text; a UserError is raised if
+    `lowest` does not fit. `spec` has the hyper-parameters of the model.
     """
     free_gib = available_memory() / 2**30
     # the estimate is linear in the number of tokens: two points give its slope

@@ -67,8 +67,8 @@ class TrainState:
 
         `validations_since_best`, which early stopping compares with the patience, also restarts whenever the loss is
         lower than ever, because a metric such as exact match stays 0 for a while. `is_candidate` is false for weights
-        that cannot become the best checkpoint, such as those before training. The number of rollbacks in a row is reset
-        once training has recovered from divergence.
+        that cannot become the best checkpoint, such as pretrained ones before training: only their loss is recorded.
+        The number of rollbacks in a row is reset once training has recovered from divergence.
         """
         best, loss = is_candidate and self.is_better(score), -score.negative_loss
         improved = best or self.lowest_loss is None or loss < self.lowest_loss
@@ -104,7 +104,10 @@ class TrainState:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> TrainState:
-        """Build the training state from the dict of its fields; raise a UserError if fields are missing or unknown."""
+        """Build the training state from the dict of its fields.
+
+        Missing fields get their defaults; it is a UserError if the position in the data is missing or a field unknown.
+        """
         try:
             nested = {
                 "data_position": DataPosition(**values["data_position"]),
@@ -145,13 +148,14 @@ class CheckpointManager:
 
         Args:
             run: the run folder.
-            keep: number of validated checkpoints that are kept besides the best.
+            keep: number of validated checkpoints, the latest ones, that are kept besides the best.
             model, optimizer: whose weights and state are saved and loaded.
             average: moving average of the weights, if there is one.
             strategy: how weights are distributed over processes; by default a single process has them all.
             initial_digest: SHA-256 of the initial weights, if some of them are frozen: checkpoints then hold only the
                 trained ones, and name the others by this digest. None if all weights are trained.
-            keep_history: number of checkpoints with weights alone that are kept, at steps which are powers of √2.
+            keep_history: number of checkpoints with weights alone that are kept, at steps which are powers of √2; 0:
+                none are saved.
         """
         self.include_frozen = initial_digest is None  # in checkpoints
         # an entry of the manifest of every checkpoint that lacks the frozen weights
@@ -183,7 +187,8 @@ class CheckpointManager:
 
         The file `model` has the weights for inference: the moving average, if there is one. The trained weights are
         then stored in the file `trainer`, with the optimizer state. `validated`: whether `state` includes a validation
-        of these weights. All processes call this; the first one writes, and each one its shard of a sharded state.
+        of these weights. If the last checkpoint is of this step, only its state is replaced. All processes call this;
+        the first one writes, and each one its shard of a sharded state.
         """
         folder, on_first_rank = self._path(state.step), self.strategy.processes.on_first_rank
         values = {"validated": validated, "progress": state.to_dict(), **self.initial_entry}  # for the manifest
@@ -201,8 +206,8 @@ class CheckpointManager:
     def _publish(self, write: Callable[[], None], state: TrainState, best: bool) -> None:
         """Call `write`, which writes the checkpoint of `state.step`, and point the link `last` to it.
 
-        If the checkpoint is the best, the link `best` points to it, too. Checkpoints that are no longer kept are
-        removed.
+        If the checkpoint is the best (`best`), or there is none yet, the link `best` points to it, too. Checkpoints
+        that are no longer kept are removed.
         """
         write()
         name = self._path(state.step).name
@@ -228,7 +233,8 @@ class CheckpointManager:
         last = self._path(state.step)
         # `shard_like` selects the part of a full tensor that this process holds
         checkpoint.load_weights(self.model, last, shard=shard_like, include_frozen=self.include_frozen)
-        if self.weight_average is not None:  # then the averages were loaded: the trained weights are in `trainer`
+        # with a moving average, the model now has the averages: its trained weights, in `trainer`, are loaded below
+        if self.weight_average is not None:
             self.weight_average.load_state_tensors(self._stored_weights(self.model))
         tensors = self._trainer_tensors()  # of this process, to be overwritten
         if (last / "trainer").is_dir():

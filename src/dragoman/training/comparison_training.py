@@ -125,7 +125,8 @@ def split_label(label: str) -> SystemLabel:
 def check_systems(labels: Sequence[str]) -> None:
     """Raise a UserError for systems that are unknown, repeated, or do not translate text, or have unknown settings.
 
-    `labels` are names of systems, possibly with settings or a second objective: "transformer@size=big", "gnmt+reward".
+    `labels` are names of systems, possibly with settings or the objective of a second training:
+    "transformer@size=big", "gnmt+reward". Without any, or with an unknown objective, a UserError is raised, too.
     """
     if not labels:
         raise UserError("no system is given: name some with --systems, separated by commas")
@@ -160,7 +161,8 @@ def check_settings(labels: Sequence[str], config: Config) -> None:
 def save_or_check_settings(folder: Path, config: Config, budget: ComparisonBudget) -> None:
     """Save the settings that all runs of a comparison share in its folder, or raise a UserError if it has other ones.
 
-    Systems and seeds may be added later, and the device may change.
+    These are all settings in `config` and the training `budget`, but for the system, the seed and the device: systems
+    and seeds may be added later, and the device may change.
     """
     request = {"budget": asdict(budget)} | asdict(config)
     for section, name in (("training", "seed"), ("training", "device"), ("system", "name")):
@@ -169,7 +171,7 @@ def save_or_check_settings(folder: Path, config: Config, budget: ComparisonBudge
 
 
 def run_folder(folder: Path, name: str, seed: int) -> Path:
-    """Return the run folder of a system and seed within the folder of a comparison, such as transformer-seed1."""
+    """Return the run folder of a system (its label `name`) and seed within that of a comparison: transformer-seed1."""
     return folder / f"{name}-seed{seed}"
 
 
@@ -179,11 +181,13 @@ def train_system(
     """Train a system in its own run folder within the folder of a comparison, or continue where it stopped.
 
     A label such as "gnmt+reward" means a second training with the objective `reward`. It starts from the run of the
-    first training ("gnmt"), which is trained now if it does not exist, and has a tenth of its budget.
+    first training ("gnmt"), which is trained now if it has no result on the test set yet, and has a tenth of its
+    budget. An interruption is raised as KeyboardInterrupt, a failure as UserError.
 
     Args:
         folder: folder of the comparison.
         label: name of the system, possibly with settings: "transformer@size=big".
+        seed: of this run.
         config: shared by all systems; each gets those `system.settings` that it has.
         budget: amount of training, such as a number of steps.
         display: shows the progress.
@@ -220,8 +224,8 @@ def train_system(
 def _apply_budget(run: Path, budget: ComparisonBudget, requested: TrainingConfig) -> None:
     """Write the steps that the budget allows, and a suitable warmup and validation interval, to the run's config file.
 
-    The run is prepared but not yet trained. `requested` are the training settings of the user, whose warmup and
-    validation interval are kept.
+    With a budget of minutes, only these are written. The run is prepared but not yet trained. `requested` are the
+    training settings of the user, whose warmup and validation interval are kept; None: not set.
     """
     config = from_yaml(run / CONFIG_FILE)
     if budget.kind == "minutes":
@@ -266,7 +270,7 @@ class TrainingCosts:
 
     def __init__(self, run: Path) -> None:
         """Read the training batches, the lengths of all pairs, and the model's FLOPs of a prepared run folder."""
-        self.batches = Trainer(run, SilentDisplay()).batches
+        self.batches = Trainer(run, SilentDisplay()).batches  # nothing is trained: only its batches are used
         config, framing = from_yaml(run / CONFIG_FILE), read_framing(run)
         self.batches_per_step, store = config.training.gradient_accumulation, self.batches.store
         # tokens of the source and the target of each pair, without special tokens
@@ -289,7 +293,7 @@ class TrainingCosts:
             yield np.concatenate([pairs for pairs, _, _ in islice(batches, self.batches_per_step)])
 
     def target_tokens(self, pairs: NDArray[Any]) -> int:
-        """Count the target tokens, including EOS, of the training pairs with the indices `pairs`."""
+        """Return the number of target tokens, including EOS, of the training pairs with the indices `pairs`."""
         return int(np.asarray(self.target_lengths[pairs], np.int64).sum()) + len(pairs)  # one EOS per pair
 
     def flops(self, pairs: NDArray[Any]) -> float:
@@ -308,11 +312,12 @@ def evaluate_run(
 ) -> RunResult:
     """Translate the test set with a trained system, and return texts, perplexity and training costs.
 
-    The result is also saved in the run folder. A system that was trained twice has the costs of both trainings.
+    The result is also saved in the run folder. A system that was trained twice ("gnmt+reward") has the costs of both
+    trainings; the first one ("gnmt") is evaluated, too, if it has no saved result.
 
     Args:
         folder: folder of the comparison, which contains the run folders.
-        label: name of the system, possibly with settings: "transformer@size=big".
+        label: name of the system, possibly with settings, "transformer@size=big", or a second objective, "gnmt+reward".
         seed: seed of the run.
         sources, references: the test set, aligned.
         device: of the search, such as "cuda"; "auto" is a GPU if there is one.
@@ -427,7 +432,7 @@ class ComparisonDisplay(Display):
     """
 
     def __init__(self, systems: Sequence[str], seeds: int) -> None:
-        """Create a bar for each of the `systems`, which is full after `seeds` runs (one run per seed)."""
+        """Create a bar for each of the `systems`, which is full after `seeds` runs, one for each seed."""
         super().__init__(live=sys.stderr.isatty())
         self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
         self.pending_runs = len(systems) * seeds  # that have not started
@@ -475,7 +480,8 @@ class ComparisonDisplay(Display):
         parts = [step, f"loss {record['loss']:.3f}", f"{record['tokens_per_second']:,.0f} tokens/s"]
         if (seconds := self.seconds_left(fraction)) is not None:
             parts.append(f"{format_duration(seconds)} left")
-            if self.durations:  # the runs that are left will take as long as the finished ones on average
+            # runs that have not started are expected to take as long as the finished ones on average
+            if self.durations:
                 seconds += self.pending_runs * sum(self.durations) / len(self.durations)
                 parts.append(f"{format_duration(seconds)} left for all")
         return "  ".join(parts)

@@ -114,7 +114,7 @@ def choose_copy_untranslatable(defaults: Defaults, data_format: DataFormat, evid
     Args:
         defaults: the configuration so far, in which the setting is set and recorded; what the user has set stays.
         data_format: format of the corpus; only translations copy.
-        evidence: says whether the training targets copy such lines.
+        evidence: counts of such lines in the training pairs; `copies`: whether their targets keep them.
     """
     if defaults.config.search.copy_untranslatable is not None:
         return
@@ -128,9 +128,9 @@ def choose_copy_untranslatable(defaults: Defaults, data_format: DataFormat, evid
 def choose_copy_mechanism(defaults: Defaults, data_format: DataFormat, pairs: int, text: CorpusProfile) -> None:
     """Set `system.settings.copying`, a copy mechanism (pointer network), if the training pairs suggest it.
 
-    They do if some target words, and most of the rare ones, occur in their source: names, numbers, words of a summary
-    or of a logical form. In translations at most a seventh of the rare words do.
-    The recipe `textbook` trains the system of the paper, which does not copy.
+    They do if there are at least 1,000, and some target words, and most of the rare ones, occur in their source: names,
+    numbers, words of a summary or of a logical form. In translations at most a seventh of the rare words do. The recipe
+    `textbook` trains the system of the paper, which does not copy.
 
     Args:
         defaults: the configuration so far, in which the setting is set and recorded; what the user has set stays.
@@ -270,7 +270,7 @@ def _choose_system(defaults: Defaults, recipe: Recipe, pairs: int, device: str) 
     if recipe.dropout is not None and "dropout" not in user_settings and pairs < MEDIUM_PAIRS and size != "tiny":
         reason = f"{pairs:,} training pairs are few, and would be memorized without it"
         dropout = recipe.dropout if pairs < FEW_PAIRS else min(recipe.dropout, MEDIUM_DROPOUT)
-        system_setting = system.settings().get("dropout") if system else None
+        system_setting = system.settings().get("dropout") if system else None  # None: the system has no such setting
         if system_setting:  # never less than the system's default
             dropout = max(dropout, system_setting.default)
         defaults.set_and_report("system.settings.dropout", dropout, reason)
@@ -321,12 +321,13 @@ def _choose_training(
     choose_memory_plan(defaults, spec, device)  # may divide a step into several smaller batches
     training = defaults.config.training
     batch_tokens = training.batch_tokens or tokens
-    step_tokens = batch_tokens * training.gradient_accumulation
+    step_tokens = batch_tokens * training.gradient_accumulation  # of all batches of a step
     lengths = store.length_counts()  # the number of pairs with each source and target length
     row_lengths = cached_meta_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
     epoch_tokens = int(row_lengths @ lengths.pairs)
     epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))  # the rest of a batch is padding
     steps = training.steps
+    # these schedules decay the learning rate up to a last step, which must be known
     if training.schedule in SCHEDULES_WITH_END and steps is None and training.epochs is None:
         # with BPE dropout every epoch has another segmentation, so that more epochs are of use; on a CPU time counts
         relative_length = BPE_DROPOUT_EPOCHS if gpu and defaults.config.text.bpe_dropout else 1.0
@@ -385,6 +386,7 @@ def _choose_learning_rate(
         warm_start = training.start_from is not None
         size = defaults.config.system.size
         peak, reason = recipe.peak_learning_rate(dim, warmup, size=size, warm_start=warm_start)
+        # below 1 for objectives such as rewards of sampled translations
         if (factor := defaults.objective.learning_rate_factor) != 1:
             peak *= factor
             reason = f"{factor:g} × that of likelihood ({reason}): {defaults.objective.learning_rate_reason}"
@@ -407,7 +409,7 @@ def _choose_validation_interval(defaults: Defaults, epoch_steps: int, planned_st
 
 
 def _choose_validation_sentences(defaults: Defaults, store: TokenStore, num_valid: int, max_tokens: float) -> None:
-    """Choose how many of the `num_valid` validation sentences each validation decodes: at least 50 if there are enough.
+    """Choose how many of the `num_valid` validation sentences each validation decodes: from 50 to 2,000, or all.
 
     `max_tokens` is the number of target tokens that can be decoded in about a tenth of the training time between two
     validations. `store` has the tokenized training pairs, whose mean target length is assumed for decoded sentences.

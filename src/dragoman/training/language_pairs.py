@@ -35,7 +35,8 @@ def resolve_languages(
     The result also has `framing`, whose default languages are now those of the first training corpus. Languages come
     from `data.corpus_languages` ("de:en" for each corpus), or for all corpora from `data.source_language` and
     `data.target_language`. `framing` has the special tokens of the model, among them its language codes. If it has
-    none, all languages are empty: the settings then only describe the files.
+    none, all languages are empty: the settings then only describe the files. A UserError is raised for languages that
+    the model does not know, and unless there is one pair of languages per corpus.
     """
     codes = framing.languages
     if codes is None:

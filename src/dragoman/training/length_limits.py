@@ -86,9 +86,9 @@ def length_limit(
     """Return ratio and offset of a limit of target lengths, ratio · source length + offset, estimated from pairs.
 
     Of all lines a·source + b (a, b ≥ 0) that 99 % of the targets do not exceed, the one with the smallest mean over the
-    sources is doubled. It is a ratio if targets grow with their sources, a constant if they do not (summaries), or
-    both. Fewer than 1 % of outliers have no influence. If more than 0.1 % of the training pairs exceed the limit,
-    lengths do not follow a line, and the limit is at least the default.
+    sources is doubled, and five tokens are added. It is a ratio (at most 100) if targets grow with their sources, a
+    constant if they do not (summaries), or both. Fewer than 1 % of outliers have no influence. If more than 0.1 % of
+    the training pairs exceed the limit, lengths do not follow a line, and the limit is at least the default.
 
     Args:
         source, target, pairs: for each combination of lengths that occurs, source and target length in tokens including

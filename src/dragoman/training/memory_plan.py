@@ -65,7 +65,7 @@ def plan_memory(
     efficient_tokens: int,
     can_checkpoint: bool,
 ) -> MemoryPlan:
-    """Choose the first plan that fits into `free` bytes; if none does, the last one, which needs least.
+    """Choose how to divide a step: the first plan that fits into `free` bytes, or else the last one, which needs least.
 
     First a step is divided into batches that are still computed efficiently, which changes nothing else. Then
     gradient checkpointing is tried, and then batches that are as small as possible.
@@ -120,7 +120,8 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
 
     def estimate(batch_tokens: int, checkpointing: bool) -> int:
         """Estimate the bytes of a step with batches of so many tokens, with or without gradient checkpointing."""
-        activations = estimate_activations(spec, batch_tokens, bool(requested) or checkpointing)
+        uses_checkpointing = bool(requested) or checkpointing  # always if the user has requested it
+        activations = estimate_activations(spec, batch_tokens, uses_checkpointing)
         activations //= 2 if in_bfloat16 else 1
         return MemoryEstimate.for_adam(counts.total, counts.trained, activations).total
 
@@ -138,8 +139,9 @@ def choose_memory_plan(defaults: Defaults, spec: ModelSpec, device: str) -> None
     reason = f"{_gib(estimate(tokens, checkpointing=False))} are needed otherwise, {_gib(free)} are free"
     if plan.batches > 1:
         defaults.set_and_report("training.batch_tokens", tokens // plan.batches, reason)
-        kept = f"so that a step has {tokens:,} tokens"
-        defaults.set_and_report("training.gradient_accumulation", accumulation * plan.batches, kept)
+        accumulation_reason = f"so that a step has {tokens:,} tokens"
+        num_batches = accumulation * plan.batches
+        defaults.set_and_report("training.gradient_accumulation", num_batches, accumulation_reason)
     if requested is None and plan.gradient_checkpointing:
         defaults.set_and_report("training.gradient_checkpointing", True, reason)
     elif requested is None:
@@ -199,7 +201,7 @@ def _memory_warning(config: Config, trained_weights: int, needed: int, free: int
     message = f"training needs about {_gib(needed)} of memory, but {_gib(free)} are free"
     if config.lora.rank or not config.training.start_from:  # LoRA is used already, or has no model to adapt
         return f"{message}: lower data.max_length or training.batch_tokens, or choose a smaller model"
-    # LoRA needs hardly any gradients and moments of Adam: 12 bytes less per weight
+    # LoRA needs hardly any gradients (4 bytes per weight) and moments of Adam (8 bytes)
     needed_by_lora = needed - 12 * trained_weights
     return f"{message}: --lora-rank {SUGGESTED_LORA_RANK} would need about {_gib(needed_by_lora)}"
 

@@ -66,7 +66,8 @@ class TrainingMeter:
     def record_step(self, batches: StepBatches, learning_rate: float) -> None:
         """Add a training step to the sums of the next record.
 
-        `batches` are the batches of this process in the step; only `batches.target_tokens` counts all processes.
+        `batches` are the batches of this process in the step; only `batches.target_tokens` counts all processes. The
+        record has the last `learning_rate`.
         """
         self.tokens += batches.target_tokens
         self.measured_tokens += batches.target_tokens
@@ -77,7 +78,8 @@ class TrainingMeter:
     def make_record(self, step: int) -> dict[str, float]:
         """Return the record of metrics.jsonl for the steps since the last record up to `step`, and reset the sums.
 
-        Loss and perplexity are means per target token, without the batches whose loss was not finite.
+        Loss and perplexity are means per target token, without the batches whose loss was not finite. Learning rate and
+        norm of the gradient are those of the last step; "skipped" steps had a non-finite gradient.
         """
         sums = self.unlogged()  # of losses, tokens …, by name
         tokens = max(1.0, sums["tokens"] - sums["nonfinite_tokens"])

@@ -72,7 +72,7 @@ class Adafactor(torch.optim.Optimizer):
 
     def __init__(self, weights: Iterable[nn.Parameter], momentum: float = 0.0) -> None:
         """Create the state of all weights, which starts at 0; there is no first moment if `momentum` (μ) is 0."""
-        super().__init__(weights, {"lr": 0.0, "momentum": momentum})
+        super().__init__(weights, {"lr": 0.0, "momentum": momentum})  # the learning rate is set before every step
         _create_state(self, partial(self._initial_state, momentum=momentum))
 
     @staticmethod
@@ -108,12 +108,13 @@ class Adafactor(torch.optim.Optimizer):
         """
         state = self.state[weight]
         state["step"] += ~skip
-        beta = 1 - state["step"].clamp(min=1).pow(-ADAFACTOR_DECAY).to(weight.dtype)  # 0 only in skipped first steps
+        # 1 − t^−0.8; t, the number of steps, is 0 only as long as the first ones are skipped
+        beta = 1 - state["step"].clamp(min=1).pow(-ADAFACTOR_DECAY).to(weight.dtype)
         gradient = torch.where(skip, 0.0, weight.grad)  # type: ignore[arg-type]
         squares = gradient.square() + ADAFACTOR_GRADIENT_EPSILON
 
         def average(name: str, value: Tensor, decay: Tensor | float) -> Tensor:
-            """Update the moving average `name` of the state in place, unless the step is skipped, and return it."""
+            """Update the moving average `name` of the state by `value`, unless the step is skipped, and return it."""
             state[name].copy_(torch.where(skip, state[name], decay * state[name] + (1 - decay) * value))
             return state[name]
 
@@ -184,6 +185,7 @@ class Muon(torch.optim.Optimizer):
         """
         self.precision, self.block_rows = precision, dict(matrices)
         hidden: Group = {"params": list(matrices), "momentum": momentum}
+        # the learning rate is set before every step
         defaults = {"lr": 0.0, "weight_decay": weight_decay, "betas": betas, "eps": eps}
         super().__init__([group for group in (hidden, *others) if group["params"]], defaults)
         self.found_inf = torch.zeros((), device=self.param_groups[0]["params"][0].device)  # 1: skip the step
@@ -220,7 +222,8 @@ class Muon(torch.optim.Optimizer):
         for shape, blocks in blocks_by_shape.items():
             matrices, gradients, momenta = (list(tensors) for tensors in zip(*blocks))
             gradient, momentum = torch.stack(gradients), torch.stack(momenta)  # blocks × rows × columns
-            new_momentum = momentum.lerp(gradient, 1 - group["momentum"])
+            new_momentum = momentum.lerp(gradient, 1 - group["momentum"])  # M ← μ M + (1 − μ) ∇
+            # orthogonal((1 − μ) ∇ + μ M), as in Nesterov's momentum
             update = orthogonalize(gradient.lerp(new_momentum, group["momentum"]), self.precision)
             update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))  # as large as the updates of AdamW
             decay = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
@@ -422,7 +425,10 @@ def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def load_state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Copy saved tensors, named like `exp_avg/decoder.…`, into the optimizer state."""
+    """Copy saved tensors, named STATE/WEIGHT such as `exp_avg/decoder.…`, into the optimizer state.
+
+    A tensor that the optimizer lacks is a UserError; state that is not in `tensors` stays.
+    """
     state = state_tensors(model, optimizer)
     for name, value in tensors.items():
         if name not in state:

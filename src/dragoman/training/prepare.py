@@ -174,7 +174,7 @@ def prepare_run(
     defaults, objective = Defaults(request.config), request.config.objective.name or ""
     if request.parent is None and (reason := objective_class(objective).warm_start_reason):
         log(f"warning: the objective {objective} needs a trained model: {reason}")
-    with exclusive_folder(folder) as partial:
+    with exclusive_folder(folder) as partial:  # a temporary folder, which becomes `folder` at the end
         surveyed = _survey(request, partial, log, cache, parallel)
         request = surveyed.request
         vocabulary = _make_vocabulary(surveyed, defaults, log, cache)
@@ -222,7 +222,7 @@ def _survey(
 
     Args:
         request: the user's configuration with the opened corpora and the model to start from.
-        folder: run folder that is being prepared, into which the flags of removed pairs are written.
+        folder: run folder that is being prepared, into which is written which pairs cleaning has removed.
         log: prints a line for the user.
         cache: results of earlier preparations of this process.
         parallel: maps chunks of text; None: with `data.num_workers` processes.
@@ -271,7 +271,8 @@ def _make_vocabulary(surveyed: SurveyedText, defaults: Defaults, log: Log, cache
 def _report_columns(defaults: Defaults, user_data: DataConfig, source_tokenizer: Tokenizer) -> None:
     """Report the columns with features of sources and with targets, if they were found and not named by the user.
 
-    `defaults` has the configuration with the columns, `user_data` what the user has set.
+    `defaults` has the configuration with the columns, `user_data` what the user has set (None: not set), and
+    `source_tokenizer` the names of the features.
     """
     data = defaults.config.data
     if data.features_column and user_data.features_column is None:
@@ -384,10 +385,11 @@ def _estimate_memory(spec: ModelSpec, config: Config, parameters: ParameterCount
 def _choose_validation_pairs(
     request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey, cleaning: CleaningReport | None
 ) -> tuple[HoldoutSplit | None, CorpusCounts | None]:
-    """Choose the pairs to validate on.
+    """Choose the pairs to validate on: those of validation files, or some of the training pairs that `survey` counts.
 
     Returns the split of the training pairs that holds some of them out, and None; or, if the request names validation
-    files, None and the counts of their text. An error message about too few pairs quotes the report of the `cleaning`.
+    files, None and the counts of their text. A UserError is raised if no pairs can be held out; its message quotes the
+    report of the `cleaning` (None: there was none).
     """
     if request.valid:
         counts = CorpusCounts()
@@ -396,7 +398,7 @@ def _choose_validation_pairs(
             if is_profiled(number):
                 counts.merge(count_chunk(chunk))
         return None, counts
-    split = survey.holdout.choose()
+    split = survey.holdout.choose()  # among the candidates that were collected while the pairs were counted
     if not split.pairs:  # nothing can be held out
         file, items = request.train[0].source, request.data_format.item_name  # such as "pairs"
         if survey.pairs == 1 and cleaning is not None and cleaning.removed:
@@ -417,7 +419,8 @@ def _clean(
 ) -> tuple[resolve.RunRequest, CleaningReport | None]:
     """Remove training pairs as the section `cleaning` of the configuration says; flags of removed pairs go to `folder`.
 
-    Returns the request with the corpora without the removed pairs, and a report; None if cleaning is off.
+    Returns the request with the corpora without the removed pairs, and a report, or None if cleaning is off. `parallel`
+    maps chunks of text, `cache` has results of earlier preparations.
     """
     config, data_format = request.config, request.data_format
     if not config.cleaning.is_active:
@@ -434,7 +437,8 @@ def _clean(
 def _add_language(request: resolve.RunRequest, split: HoldoutSplit | None, log: Log) -> resolve.RunRequest:
     """Return the request with a parent model that also knows the new language `text.add_language`.
 
-    New subwords come from the training text in this language, without the pairs that `split` holds out for validation.
+    New subwords come from the training text in this language, without the pairs that `split` holds out for validation
+    (None: there are validation files). A UserError is raised if there is no model to extend.
     """
     language, data = request.config.text.add_language or "", request.config.data
     if request.parent is None or request.parent_spec is None:

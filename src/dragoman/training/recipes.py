@@ -159,7 +159,8 @@ def noam_rate(dim: int, warmup: int) -> float:
 def default_steps(target_tokens: int, step_tokens: int) -> int:
     """Return the default number of training steps for a corpus of `target_tokens`, with `step_tokens` tokens per step.
 
-    It grows with the square root of the corpus, because more data needs fewer epochs, which are at most 200.
+    It grows with the square root of the corpus, because more data needs fewer epochs, which are at most 200; there are
+    at least 200 steps.
     """
     trained_tokens = min(TRAINING_TOKENS_PER_ROOT * math.sqrt(target_tokens), MAX_DEFAULT_EPOCHS * target_tokens)
     return max(MIN_STEPS, math.ceil(trained_tokens / step_tokens))

@@ -37,9 +37,10 @@ class RunRequest:
 
     Attributes:
         config: with system, objective and text normalization resolved.
-        parent: the run to start from.
-        parent_spec: its model, if the new run continues it; None if a model is built from the configuration.
-        spec: the model with a small vocabulary, or that of the parent.
+        parent: the run to start from; None: training starts from random weights.
+        parent_spec: hyper-parameters of its model, if the new run continues it; None if a model is built from the
+            configuration.
+        spec: hyper-parameters of the model: the parent's, or those of the system with a vocabulary of 100 tokens.
         train, valid, test: corpora; `valid` is empty if validation pairs are held out of `train`.
         data_format: how the corpora are read.
         device: cpu, cuda or mps.
@@ -110,7 +111,7 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
     config = resolve_cleaning(resolve_normalization(config, parent), train)
     objective = objective_class(config.objective.name or "")
     data_format = data.DATA_FORMATS[objective.data_format_for(config.objective.settings)]
-    data_format = content if content.source_is_features else data_format
+    data_format = content if content.source_is_features else data_format  # vectors are read alike by all objectives
     data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
     check_trained_weights(config, spec)
     if parent_spec and parent and not config.text.add_language:  # a language to be added is still unknown to the model
@@ -231,7 +232,8 @@ def validation_tags(config: DataConfig) -> tuple[str, ...]:
 def resolve_system(config: Config, parent: ParentRun | None) -> Config:
     """Set the section `system`: as configured, else as in the run to start from (`parent`), else the Transformer.
 
-    If the same system as in the parent is configured, the parent's size and settings are the defaults.
+    If the same system as in the parent is configured, the parent's size and settings are the defaults. It is a
+    UserError to change size or settings of the parent's system without naming a system.
     """
     if config.system.name is not None:
         if parent is None or parent.config.system.name != config.system.name:

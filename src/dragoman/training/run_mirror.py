@@ -64,7 +64,7 @@ class RunMirror:
     """
 
     def __init__(self, folder: Path, location: str) -> None:
-        """Use the copy at `location` of the run folder `folder`; neither need exist."""
+        """Use the copy at the path or URL `location` of the run folder `folder`; neither need exist."""
         self.folder, self.storage = folder, StorageFolder(location)
         self.location = location
         self.published: Manifest | None = None  # by this process
@@ -78,7 +78,10 @@ class RunMirror:
             )
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest of the copy; None if there is none."""
+        """Return the manifest of the copy; None if there is none.
+
+        A damaged one, or one of another format version, is a UserError.
+        """
         with self._storage_errors():
             if not self.storage.exists(MANIFEST_NAME):
                 return None
@@ -114,7 +117,11 @@ class RunMirror:
             self.fetch()
 
     def publish(self) -> None:
-        """Copy all files of the run folder that have changed, then the manifest; remove what it no longer needs."""
+        """Copy all files of the run folder that have changed, then the manifest; remove what it no longer needs.
+
+        Each content is stored once, in a file named by its digest. Nothing is copied if nothing has changed; a copy of
+        another run is a UserError.
+        """
         old = self.published or self.manifest()
         new = self._local_manifest()
         if old is not None:

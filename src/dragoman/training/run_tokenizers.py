@@ -92,7 +92,7 @@ def make_tokenizers(
             learn,
             "tokenizers",
             replace(text, bpe_dropout=None),  # settings that tokenizers depend on: without dropout, used in training
-            *request.text_key,
+            *request.text_key,  # settings that decide which text is read
         )
         report_vocab_sizes(defaults, limits, tokenizers)
         tokenizers = _distinguish_unknown_words(defaults, tokenizers)
@@ -248,7 +248,7 @@ def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) 
         "vocab_size": None,  # this and the next one concern only learning
         "compression_ratio": None,
         "shared_vocabulary": source is target,
-        "space_marker": target.marker,
+        "space_marker": target.marker,  # whether a word's tokens contain the space before it or the one after it
     }
     for name, value in properties.items():
         if getattr(text, name) not in (getattr(default, name), value):
@@ -269,8 +269,8 @@ def _learn_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Learn one tokenizer for source and target, or one for each, as `text.shared_vocabulary` says; return both.
 
-    `limits` are the largest vocabulary sizes of source and target; `pairs` returns an iterator over the training pairs,
-    each time from the beginning.
+    Text that is not to be translated, as `data_format` says, has a single one. `limits` are the largest vocabulary
+    sizes of source and target; `pairs` returns an iterator over the training pairs, each time from the beginning.
     """
 
     def texts(use_source: bool, use_target: bool) -> Iterator[str]:
@@ -282,7 +282,7 @@ def _learn_tokenizers(
                 yield pair.target
 
     def learn(kind: str | None, limit: VocabularyLimit, use_source: bool, use_target: bool) -> Tokenizer:
-        """Learn a tokenizer of a kind, such as "bpe", from the sources, the targets or both."""
+        """Learn a tokenizer of a kind, such as "bpe", and of at most `limit.size` tokens from one side or both."""
         return learn_tokenizer(
             texts(use_source, use_target),
             kind or "",

@@ -31,6 +31,7 @@ def save_or_check_request(path: Path, request: dict[str, Any], kind: str, change
     if not path.exists():
         write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
         return True
+    # with the present names of settings that earlier versions have named differently
     saved = legacy.translate_settings(json.loads(path.read_text(encoding="utf-8")))
     before, now = flatten_settings(saved), flatten_settings(request)  # by dotted names
     different = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]

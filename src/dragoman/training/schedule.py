@@ -110,7 +110,7 @@ class SchedulePoint:
         return self._scale_to_final_rate(1 - math.sqrt(self._progress_from(decay_start)))
 
     def halving(self) -> float:
-        """Return the factor of the peak learning rate: 1 up to the epoch `halving_start_epoch`, then ½, ¼, ….
+        """Return the factor of the peak learning rate: 1 in the first `halving_start_epoch` epochs, then ½, ¼, ….
 
         It is halved every `halving_interval` epochs: every epoch after five in Luong et al. (2015, §4.1), every half
         epoch after five in Sutskever et al. (2014, §3.4).
@@ -123,6 +123,7 @@ class SchedulePoint:
         epochs_after_start = self.epochs - self.config.resolved("halving_start_epoch")
         if epochs_after_start < 0:
             return 1.0
+        # + 1: halved for the first time as soon as these epochs are over
         return 0.5 ** (1 + math.floor(epochs_after_start / self.config.resolved("halving_interval")))
 
     def plateau(self) -> float:

@@ -106,7 +106,7 @@ class StoreWriter:
 
     def write_valid(self, valid: list[Corpus]) -> TokenStore:
         """Write and return the tokenized validation text: the corpora `valid`, or if there are none, held-out pairs."""
-        tags, languages = self.config.corpus_tags, self.languages.train
+        tags, languages = self.config.corpus_tags, self.languages.train  # of held-out pairs: those of their corpora
         if valid:
             languages = self.languages.valid
             tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]

@@ -70,7 +70,10 @@ class ValueRange:
         return float(f"{min(self.high, max(self.low, number)):.4g}")  # readable, and within the limits up to rounding
 
     def grid(self, setting: str) -> list[Any]:
-        """Return `points` evenly spaced numbers from `low` to `high`; a UserError about `setting` if it is None."""
+        """Return `points` evenly spaced numbers from `low` to `high`, without repetitions.
+
+        It is a UserError about `setting` if `points` is None or below 2.
+        """
         if self.points is None or self.points < 2:
             raise UserError(
                 f"{setting} has a range of values to try: sample it with --random N, or append the number of evenly "
@@ -94,7 +97,10 @@ class SearchSpace:
     values: dict[str, Values]
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all combinations of values, each as a dict from the settings' dotted names to one value."""
+        """Return all combinations of values, each as a dict from the settings' dotted names to one value.
+
+        More than 10,000 combinations, and a range without a number of points, are a UserError.
+        """
         value_lists = [
             values.grid(name) if isinstance(values, ValueRange) else values for name, values in self.values.items()
         ]
@@ -120,7 +126,7 @@ class SearchSpace:
         setting of systems is left out where the system has none of this name.
 
         Args:
-            samples: number of configurations to draw; None: all combinations.
+            samples: number of configurations to draw, or as many as differ from each other; None: all combinations.
             seed: of the random numbers.
             accepts: called with the name of a system (None: the default) and of a setting; whether the system has it.
         """
@@ -169,8 +175,9 @@ class SearchSpace:
 def parse_space(texts: Sequence[str]) -> dict[str, Values]:
     """Parse values of the option --set into the values to try, or their range, by dotted name of the setting.
 
-    `texts` are such as "training.batch_tokens=1024,4096" and "training.learning_rate=1e-4..1e-2:log". Commas within
-    brackets do not separate values. A range may end with its number of values in a grid: "0.1..0.5:5".
+    `texts` are such as "training.batch_tokens=1024,4096" and "training.learning_rate=1e-4..1e-2:log", a range on a
+    logarithmic scale. Commas within brackets do not separate values. A range may end with its number of values in a
+    grid: "0.1..0.5:5". A text without "=", or a setting that is named twice, is a UserError.
     """
     space: dict[str, Values] = {}
     for text in texts:

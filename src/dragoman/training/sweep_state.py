@@ -75,7 +75,7 @@ class SweepRun:
 
         A run that has finished earlier, because validation no longer improved, keeps its last result.
         """
-        reached = [result for result in self.results if result.fraction <= fraction]
+        reached = [result for result in self.results if result.fraction <= fraction]  # in the order of fractions
         if not reached or (reached[-1].fraction < fraction and self.status != "finished"):
             return None
         return reached[-1]
@@ -136,7 +136,10 @@ class SweepState:
 
     @staticmethod
     def load(folder: Path) -> SweepState:
-        """Read the state of a sweep from results.json in its folder; raise a UserError if it is missing or damaged."""
+        """Read the state of a sweep from results.json in its folder.
+
+        A file that is missing, damaged, or from a later version of the package is a UserError.
+        """
         path = folder / STATE_FILE
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -197,7 +200,7 @@ class SweepState:
             assert self.factor is not None
             scores = {name: self.score_at(name, fraction) for name in names}
             ranked = sorted((name for name in names if scores[name]), key=lambda name: scores[name] or (), reverse=True)
-            names = survivors(ranked, len(names), self.factor)
+            names = survivors(ranked, competitors=len(names), factor=self.factor)  # failed ones count, too
         return [DEFAULT_NAME, *names]
 
     def _is_duplicate(self, configuration: str) -> bool:
@@ -391,7 +394,7 @@ class SweepResult:
         lines = [f"best: configuration {best.name}, validation {metric} {value}, in {self.folder / 'best'}"]
         default = self.ranking[self.default_rank - 1]
         for name, changed in self.configurations[best.name].items():
-            automatic = default.runs[0].settings.get(name)
+            automatic = default.runs[0].settings.get(name)  # the value in the default configuration
             if changed != automatic:
                 lines.append(f"  {name}={changed}  (default: {'none' if automatic is None else automatic})")
         if best.name == DEFAULT_NAME:

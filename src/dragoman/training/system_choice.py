@@ -62,7 +62,8 @@ def choose_system(
     is_long = max(column.tokens for column in store.columns) > MAX_WORD_TOKENS * len(store)
     if not are_spelled or have_subwords or is_long or len(store) > MAX_MONOTONE_PAIRS:
         return
-    share = monotone_share(store, (sizes.source, sizes.target), sizes.features)
+    # feature symbols of sources, such as "PST", have no order: their ids are ignored
+    share = monotone_share(store, (sizes.source, sizes.target), ignored=sizes.features)
     if share >= MIN_MONOTONE_SHARE:
         order = f"{100 * share:.0f} % of the target tokens follow the order of the source tokens they come from"
         defaults.set_and_report("system.name", MONOTONE_SYSTEM, f"{len(store):,} pairs of words; {order}")
@@ -72,7 +73,8 @@ def labelling_system(profile: CorpusProfile) -> str:
     """Return why a tagger or classifier may suit the text, as a sentence for the user; empty if it does not.
 
     A target with a tag for each word, or with one of a few labels, can be learned by translating, but a tagger or a
-    classifier is smaller, and is always right about the number of tags.
+    classifier is smaller, and is always right about the number of tags. `profile` has the statistics of the training
+    text, in which symbols are what stands between spaces.
     """
     source, target = profile.source, profile.target
     if source is None or target is None or source.words_per_line <= MAX_WORDS or are_phonemes(source):

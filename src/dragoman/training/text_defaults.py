@@ -414,9 +414,10 @@ def choose_vocab_sizes(
 def _vocabulary_limit(text: TextConfig, kind: str, sides: list[tuple[int, TextCounts]]) -> VocabularyLimit:
     """Return the largest size of a vocabulary: `text.vocab_size`, or by the number of words of the training text.
 
-    Subwords get 8·√words tokens, with which rare ones are still frequent enough to be learned, but at least the special
-    tokens, the bytes, and twice as many tokens as characters. With `text.compression_ratio`, which determines the
-    number of merges, the limit is 32,000. Characters and symbols are all in the vocabulary, up to 100,000.
+    Subwords get 8·√words tokens, from 500 to 32,000, with which rare ones are still frequent enough to be learned, but
+    at least the special tokens, the bytes, and twice as many tokens as characters. With `text.compression_ratio`, which
+    determines the number of merges, the limit is 32,000. Characters and symbols are all in the vocabulary, up to
+    100,000.
 
     Args:
         text: settings of the text.
@@ -449,13 +450,13 @@ def _number_of_words(words: int, text: TextProfile | None) -> int:
 
 
 def max_learning_pairs(profile: CorpusProfile) -> int:
-    """Return the largest number of training pairs that a tokenizer is learned from: a million.
+    """Return the largest number of training pairs that a tokenizer is learned from: a million, or fewer by `profile`.
 
     For text without spaces between words it is smaller, about four million characters: its units between spaces are
     sentences, which hardly ever repeat, so that learning takes longer.
     """
     unspaced = [text for text in (profile.source, profile.target) if text and not text.writes_spaces]
-    characters_per_line = max((text.characters_per_line for text in unspaced), default=1.0)
+    characters_per_line = max((text.characters_per_line for text in unspaced), default=1.0)  # 1: a million pairs
     return max(1, min(MAX_LEARNING_PAIRS, round(MAX_LEARNING_CHARACTERS / characters_per_line)))
 
 

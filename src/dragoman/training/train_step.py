@@ -35,16 +35,17 @@ from dragoman.training.parallel import ParallelStrategy, ProcessGroup
 
 @dataclass(frozen=True)
 class StepBatches:
-    """The batches of a step that one process computes, with their numbers within the step.
+    """The batches of a step that one process computes, each with its number within the step.
 
-    `target_tokens` and `num_sentences` are counted over `batches`, and over all processes once they have been summed.
+    `target_tokens` and `num_sentences` are counted over `batches` of this process; the training loop replaces them by
+    the sums over all processes.
     """
 
     batches: list[tuple[int, Batch]]
-    next_position: DataPosition  # after the batches of all processes
+    next_position: DataPosition  # place in the data at which the next step starts, on all processes
     target_tokens: int
     num_sentences: int
-    dummy_batch: tuple[int, Batch] | None = None  # to be computed without effect, in lockstep with other processes
+    dummy_batch: tuple[int, Batch] | None = None  # computed without effect, because another process has one batch more
 
 
 def iterate_steps(
@@ -65,7 +66,8 @@ def iterate_steps(
         accumulation_steps: number of batches of a step, over all processes.
         processes: the processes of a distributed training; None: a single one.
         pinned: put batches into pinned memory, from which a GPU copies asynchronously.
-        lockstep: all ranks compute the same number of batches; those with one less get the first one as a dummy.
+        lockstep: all ranks must compute the same number of batches: those with one less also get the step's first
+            batch as `dummy_batch`, which is to have no effect.
     """
     rank, world_size = (processes.rank, processes.world_size) if processes else (0, 1)
     indices = batches.iterate_indices(position)
@@ -113,7 +115,7 @@ class BatchSplitter:
     def __init__(self, log: Callable[[str], None]) -> None:
         """Start without a limit: batches are split only after one did not fit, which `log` prints."""
         self.log = log
-        self.max_positions = math.inf  # of a batch that may still fit
+        self.max_positions = math.inf  # most tokens, with padding, of a part that may still fit
         self.max_parts = 1  # largest number of parts that a batch had to be split into so far
 
     def split(self, batch: Batch) -> list[Batch]:
@@ -126,16 +128,18 @@ class BatchSplitter:
         return [part for half in halve_batch(batch) for part in self.split(half)]
 
     def split_further(self, part: Batch, batch: Batch) -> None:
-        """Record that a part of a batch did not fit into memory, so that later calls of `split` make smaller parts.
+        """Record that `part` of `batch` did not fit into memory, so that later calls of `split` make smaller parts.
 
-        Raise an InsufficientMemoryError if the part is a single pair, which cannot be split.
+        The user is told if `batch` now needs more parts than any before. Raise an InsufficientMemoryError if the part
+        is a single pair, which cannot be split.
         """
         if len(part) < 2:
             raise InsufficientMemoryError(
                 f"out of memory with a single pair of {max(part.source_tokens, part.target_tokens):,} tokens: lower "
                 "data.max_length, set training.gradient_checkpointing=true, or choose a smaller system"
             )
-        self.max_positions = part.num_positions - 1  # of source and target: this part is too large
+        # fewer tokens of source and target, with padding, than this part has
+        self.max_positions = part.num_positions - 1
         parts = len(self.split(batch))
         if parts > self.max_parts:
             self.max_parts = parts
@@ -186,15 +190,18 @@ class TrainStep:
         self.device = device = strategy.device
         self.seed, self.clip_norm, self.precision = config.seed, config.resolved("clip_norm"), config.precision
         self.weights = [weight for weight in objective.parameters() if weight.requires_grad]
-        # float64, where there is one, makes the sums independent of the order
+        # of loss, negative log-likelihood, and labels with a non-finite loss; float64, where the device has it, makes
+        # the sums independent of the order
         self.loss_sums = torch.zeros(3, device=device, dtype=accumulator_dtype(device))
         self.gradient_norm, self.skipped_steps = torch.zeros((), device=device), torch.zeros((), device=device)
         self.loss_scale = torch.ones((), device=device)  # 1 / divisor of the step: a tensor, which CUDA graphs read
         self.splitter = BatchSplitter(log)
         self.objective: Callable[[Batch, int], Loss] = objective
         if packed and config.compile and strategy.supports_compile:
+            # each shape of a batch, or of a part of it, is compiled on its own
             torch._dynamo.config.recompile_limit = max(MAX_STEP_GRAPHS, torch._dynamo.config.recompile_limit)
             self.objective = torch.compile(objective, fullgraph=True, dynamic=False)
+        # static shapes: each step on batches of one shape is the same computation, without sampling
         use_graphs = device.type == "cuda" and objective.static_shapes and strategy.supports_cuda_graphs
         # gradient checkpointing reads the state of the random generators, which cannot be captured
         use_graphs = use_graphs and not config.gradient_checkpointing
@@ -210,7 +217,8 @@ class TrainStep:
     ) -> None:
         """Run one step: forward and backward passes over all batches, then the update of the weights.
 
-        If a batch does not fit into memory, it is split into smaller parts, and the step starts again.
+        If a batch does not fit into memory, it is split into smaller parts, and the step starts again. If a single pair
+        or the optimizer step does not fit, an InsufficientMemoryError is raised.
 
         Args:
             batches: batches of this process, each with its number within the step.
@@ -225,7 +233,7 @@ class TrainStep:
         self.loss_scale.fill_(1 / divisor)
         sums = self.loss_sums.clone()  # from before the step, to undo it
         while True:  # until all parts of all batches fit into memory
-            failed: tuple[Batch, Batch] | None = None
+            failed: tuple[Batch, Batch] | None = None  # a part that does not fit, and the batch that it belongs to
             for part, batch in self._iterate_parts(batches, step):
                 try:
                     if self.graphs is None:
@@ -314,13 +322,14 @@ class TrainStep:
             graph_key, lambda: {key: torch.empty_like(tensor, device=self.device) for key, tensor in tensors.items()}
         )
         for key, tensor in tensors.items():
-            entry.static[key].copy_(tensor, non_blocking=True)
+            entry.static[key].copy_(tensor, non_blocking=True)  # `static`: the tensors that the graph reads
         self.graphs.run(entry, lambda: function(entry.static))
 
     def _forward_backward(self, tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None, step: int) -> None:
         """Add the gradients of a batch to those of the step, and its losses to `loss_sums`.
 
-        `loss_sums` are loss, negative log-likelihood, and the number of labels in batches whose loss is not finite.
+        `loss_sums` are loss, negative log-likelihood, and the number of labels in batches whose loss is not finite. The
+        loss of such a batch is not added, but its gradient is, so that the update skips the step.
 
         Args:
             tensors: tensors of the batch by name, on the device.

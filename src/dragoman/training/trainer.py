@@ -100,8 +100,8 @@ class Trainer:
             config: configuration to use instead of that in the folder.
             processes: the processes of a distributed training; None: a single one.
             custom_parts: layer classes of the user that the model contains besides those of the package.
-            mirror: copy of the run folder that is updated after every checkpoint.
-            stop_requested: whether to stop after the present step, besides signals.
+            mirror: copy of the run folder that is updated after every checkpoint; None: there is no copy.
+            stop_requested: returns whether to stop before the next step, as after a signal.
         """
         self.mirror, self.stop_requested = mirror, stop_requested
         self.folder, self.display = folder, display
@@ -116,6 +116,7 @@ class Trainer:
         spec = read_spec(folder, custom_parts)
         spec = replace_everywhere(spec, Stack, gradient_checkpointing=bool(training.gradient_checkpointing))
         objective = self.config.objective
+        # an objective may switch off the dropout of the system, as minimum-risk training does by default
         if not objective_class(objective.name or "translation").uses_dropout(objective.settings):
             spec = without_dropout(spec)
         self.model = self._build_model(spec)
@@ -129,14 +130,16 @@ class Trainer:
             label_smoothing=training.label_smoothing or 0.0,
             bpe_dropout=self.config.text.bpe_dropout or 0.0,
         )
-        packed = self._use_packing()
+        packed = self._use_packing()  # several pairs per row, without padding
         self.batches = self._build_batches(packed)
         self.strategy = make_strategy(training.parallelism, processes, self.device)
+        # lockstep: all processes must compute the same number of batches, because the weights are sharded
         if self.strategy.lockstep and self.objective.decodes_in_training:
             raise UserError(
                 f"the objective {objective.name} generates text in every step, which does not work with "
                 "training.parallelism=sharded: set training.parallelism=replicated"
             )
+        # torchrun sets LOCAL_WORLD_SIZE to the number of processes on this machine
         is_one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size)) == processes.world_size
         if mirror is not None and self.strategy.lockstep and not is_one_machine:
             raise UserError(
@@ -164,8 +167,9 @@ class Trainer:
         )
         self.state = self.checkpoints.resume() or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
-        # with a moving average of the weights, checkpoints are not averaged, too
+        # at the end, the mean of several checkpoints is validated, unless they hold a moving average of the weights
         validates_average = training.average_checkpoints and self.average is None
+        # at the end, beam size and length penalty are chosen on validation sentences, if there are enough
         chooses_search = self.validator.num_choice_sentences(num_validations=1) > 0
         self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average, chooses_search)
         self.budget.update_budget(self.state)
@@ -191,7 +195,10 @@ class Trainer:
         return model.to(self.device)
 
     def _initial_digest(self) -> str | None:
-        """Return the SHA-256 of the initial weights if some of them are frozen; None if all weights are trained."""
+        """Return the SHA-256 of the initial weights if some of them are frozen; None if all weights are trained.
+
+        It is also None if the run folder has no file of initial weights.
+        """
         initial = self.folder / INITIAL_CHECKPOINT
         # trial steps for the batch size run before the initial weights are written
         if trains_all_weights(self.config) or not initial.exists():
@@ -219,7 +226,8 @@ class Trainer:
 
         `training.batch_layout` can demand or forbid it. On a CPU, tight padding is faster.
         """
-        layout = self.config.training.batch_layout
+        layout = self.config.training.batch_layout  # auto, packed or padded
+        # `static_shapes`: every step is the same computation, without sampling
         supported = self.objective.supports_packing and self.objective.static_shapes
         if layout == "packed" and not supported:
             raise UserError(
@@ -233,7 +241,7 @@ class Trainer:
 
         On a GPU, the shapes of padded batches are rounded up so that they repeat, as CUDA graphs need.
         """
-        # how a pair becomes a row of a batch
+        # how a pair becomes a row of a batch; `model_framing`: special tokens, of a multilingual model for each corpus
         training, rows = self.config.training, replace(self.objective.row_format, model_framing=self.run.model_framing)
         if training.batch_by == "pair":  # count tokens by the longer side, which gives all systems the same batches
             rows = replace(rows, row_length=longer_side)
@@ -249,7 +257,8 @@ class Trainer:
     def train(self, pause_due: Callable[[TrainState], bool] = lambda state: False) -> TrainingOutcome:
         """Train until the budget is used up or training is interrupted or paused, and save a checkpoint in any case.
 
-        All processes of a distributed training run this loop in step; only the first one writes files.
+        All processes of a distributed training run this loop in step; only the first one writes files. At the end of
+        the budget the last step is validated, checkpoints are averaged, and search settings are chosen.
 
         Args:
             pause_due: whether to stop at a state before the budget is used up. The checkpoint is saved without a
@@ -266,12 +275,14 @@ class Trainer:
             on_first_rank(lambda: lock.enter_context(exclusive_run_lock(self.folder)))
             steps = self._start()
             while True:
+                # the batches of this process, with the token counts of all, and whether to save by the clock
                 batches, save_due = self._share_counts(next(steps))
                 reason = "interrupted" if self.interrupted else stop_reason(training, state)
                 paused = reason is None and pause_due(state)
                 if reason is not None or paused:
                     break
                 rate = learning_rate(training, state.step + 1, self.budget.schedule_inputs(state))
+                # the loss of the step is the sum over all processes, divided by this
                 divisor = batches.num_sentences if normalize_by_sentences else batches.target_tokens
                 self.train_step(batches.batches, state.step + 1, rate, divisor, batches.dummy_batch)
                 self.meter.record_step(batches, rate)
@@ -289,7 +300,7 @@ class Trainer:
                     self._save()
             steps.close()
             is_end = not (self.interrupted or paused)
-            averaged = self._save_last_step(is_end)
+            averaged = self._save_last_step(is_end)  # number of averaged checkpoints; 0: the best is a single one
             search = on_first_rank(self._choose_search) if is_end else None
         self.metrics_log.close()
         kind, step = ("averaged", state.step) if averaged else ("valid", state.best_step)
@@ -313,19 +324,20 @@ class Trainer:
         """Start the clocks, the sums of losses and the display, and return an iterator over the batches of each step.
 
         A model that starts from the weights of another run (`training.start_from`) is validated before its first step,
-        and saved in the first checkpoint.
+        and saved in the first checkpoint. It can be the best checkpoint only if it was trained for the same task.
         """
         self.model.train()
-        self.started_at = time.monotonic() - self.state.seconds
+        self.started_at = time.monotonic() - self.state.seconds  # as if training had never been interrupted
         self.meter = TrainingMeter(self.train_step, self.state.unlogged, self.processes)
         self.saved_at = self.seconds
         training = self.config.training
         if self.state.step == 0:
             self.checkpoints.save_history(0)
         if training.start_from and self.processes.on_first_rank(self.checkpoints.last_step) is None:
-            self.metrics_log.truncate_after(-1)  # records of a process that was killed before its first checkpoint
+            # -1: remove all records, which a process wrote that was killed before its first checkpoint
+            self.metrics_log.truncate_after(-1)
             self._validate_and_save(is_candidate=same_task(self.folder))
-        steps = None if training.minutes is not None else training.steps
+        steps = None if training.minutes is not None else training.steps  # to be shown; unknown with a time budget
         self.display.start(self.budget.fraction_used(self.state), steps)
         ties = f"; ties by {metric_title(self.validator.tie_break)}, then loss" if self.validator.tie_break else ""
         title = metric_title(self.validator.metric)
@@ -337,6 +349,7 @@ class Trainer:
 
         A thread builds batches some steps ahead.
         """
+        # batches per step of all processes
         accumulation, gpu = self.config.training.gradient_accumulation, self.device.type == "cuda"
         position, lockstep = self.state.data_position, self.strategy.lockstep  # lockstep: equally many on each process
         return prefetch(
@@ -348,7 +361,8 @@ class Trainer:
         """Sum the token and sentence counts of a step over all processes, and share interruptions and the clock.
 
         An interruption of one process stops all; the used time of a time budget is that of the first process. Returns
-        the batches of this process with the counts of all, and whether a checkpoint is due by the first one's clock.
+        the batches of this process with the counts of all, and whether a checkpoint is due: more than
+        `SAVE_INTERVAL_SECONDS` after the last one, by the clock of the first process.
         """
         seconds = self.seconds
         save_due = seconds - self.saved_at > SAVE_INTERVAL_SECONDS
@@ -363,7 +377,8 @@ class Trainer:
     def _save_last_step(self, is_end: bool) -> int:
         """Save a checkpoint of the last step; at the end of training (`is_end`), validate it and average checkpoints.
 
-        Returns the number of checkpoints whose average is the best checkpoint; 0 if it is not an average.
+        Nothing is saved or validated twice if the last step was already. Returns the number of checkpoints whose
+        average is the best checkpoint; 0 if it is not an average.
         """
         state, on_first_rank = self.state, self.processes.on_first_rank
         if not is_end:  # interrupted or paused
@@ -379,10 +394,12 @@ class Trainer:
     def _validate_and_save(self, is_candidate: bool = True) -> None:
         """Validate the model, log the result, and save a checkpoint.
 
-        `is_candidate` is false for a pretrained model before its first step: it never becomes the best checkpoint. A
-        loss that is not finite is a UserError. If the best checkpoint is missing on the disk, this one takes its place.
+        `is_candidate`: whether it can become the best checkpoint; false for a model that was pretrained for another
+        task, before its first step. A loss that is not finite is a UserError. If the best checkpoint is missing on the
+        disk, this one takes its place.
         """
         state, on_first_rank = self.state, self.processes.on_first_rank
+        # inside, `self.run.model` has the weights to validate: their moving average, if there is one
         with self.strategy.inference_weights(self.model, self.run.model, self.average):
             result, seconds = on_first_rank(self._timed_validation)
         if not math.isfinite(result.loss):
@@ -408,8 +425,11 @@ class Trainer:
         return self.validator.validate(), time.monotonic() - start
 
     def _save(self, validated: bool = False, best: bool = False) -> None:
-        """Save a checkpoint of the present step; `validated`: it was validated, `best`: with the best score so far."""
-        self.state.unlogged = self.meter.unlogged()
+        """Save a checkpoint of the present step, update the copy of the run folder, and restart the time between saves.
+
+        `validated`: whether the step was validated; `best`: whether its score is the best so far.
+        """
+        self.state.unlogged = self.meter.unlogged()  # sums of the losses since the last record in metrics.jsonl
         self.checkpoints.save(self.state, validated, best)
         if self.mirror is not None:
             self.processes.on_first_rank(self._publish)
@@ -426,7 +446,8 @@ class Trainer:
     def _average_checkpoints(self) -> int:
         """Average the weights of the latest validated checkpoints; the average becomes the best if it validates better.
 
-        Returns the number of averaged checkpoints; 0 if the average is not used.
+        `self.run.model` then has the averaged weights. Returns the number of averaged checkpoints; 0 if there are fewer
+        than two, or if the average is not better than the best checkpoint.
         """
         count = self.checkpoints.average(self.run.model)
         if count < 2:
@@ -442,8 +463,9 @@ class Trainer:
     def _choose_search(self) -> SearchChoice | None:
         """Choose beam size and length penalty for the best checkpoint on the validation set, and store them in the run.
 
-        Returns None if they are not chosen: the user has set them, too few validation sentences are decoded, or memory
-        does not suffice for a larger beam.
+        `self.run.model` gets the weights of the best checkpoint. Returns None if nothing is chosen: the user has set
+        both, too few validation sentences are decoded, there is no best checkpoint, or memory does not suffice for a
+        larger beam.
         """
         best, validations = self.folder / CHECKPOINT_DIR / "best", self.metrics_log.count("valid")
         if not self.validator.num_choice_sentences(validations) or not best.exists():
@@ -469,15 +491,15 @@ class Trainer:
     def _log_or_roll_back(self) -> bool:
         """Log the steps since the last record; if the loss has diverged, roll back to an earlier checkpoint instead.
 
-        It has diverged if most of these steps had a non-finite gradient, or if several records in a row have a much
-        higher loss than before. Returns whether training was rolled back.
+        It has diverged if more than half of these steps had a non-finite gradient, or their mean loss is not finite, or
+        if several records in a row have a much higher loss than before. Returns whether training was rolled back.
         """
         state = self.state
         record: dict[str, Any] = {"kind": "train", "epoch": state.data_position.epoch}
         record |= self.meter.make_record(state.step)
         record["seconds"] = round(state.seconds, 2)
         if self.config.training.minutes is not None:
-            record["elapsed"] = round(state.time_used, 4)
+            record["elapsed"] = round(state.time_used, 4)  # fraction of the time budget
         skipped, loss = record.get("skipped", 0), record["loss"]
         if skipped:
             self.display.message(f"step {state.step:,}: {pluralize(skipped, 'step')} skipped: non-finite gradient")
@@ -494,8 +516,8 @@ class Trainer:
     def _roll_back(self, reason: str, loss: float) -> None:
         """Load the last checkpoint from before a divergence; training continues from there with data not seen yet.
 
-        After too many rollbacks in a row, or without a checkpoint, training ends with a UserError. `reason` and the
-        training `loss` are for messages.
+        After `MAX_ROLLBACKS` in a row, or without a checkpoint, training ends with a UserError. Later records of
+        metrics.jsonl are removed. `reason` and the training `loss` (NaN: not finite) are for messages.
         """
         state = self.state
         step, position, rollbacks = state.step, state.data_position, state.rollbacks + 1
@@ -504,7 +526,7 @@ class Trainer:
         if self.mirror is not None:  # other machines have only the checkpoints that they have fetched
             self.processes.on_first_rank(self.mirror.publish)
             self.processes.wait_for_all(self.mirror.fetch)
-        restored = self.checkpoints.resume()
+        restored = self.checkpoints.resume()  # loads the weights, too
         assert restored is not None
         self.display.message(
             f"step {step:,}: {reason}; rollback to step {restored.step:,}, continuing with the next data"
@@ -513,7 +535,7 @@ class Trainer:
         self.budget.update_budget(state)
         state.data_position, state.rollbacks, state.diverged_at = position, rollbacks, step
         state.unlogged = {}  # the loss may have begun to rise before the checkpoint was saved
-        state.loss_history.high_losses = []
+        state.loss_history.high_losses = []  # the rising losses that led to the rollback
         self.metrics_log.truncate_after(state.step)
         self.meter = TrainingMeter(self.train_step, unlogged={}, processes=self.processes)
         self.processes.on_first_rank(lambda: self.checkpoints.update_state(state))
@@ -536,7 +558,7 @@ class Trainer:
         self.processes.on_first_rank(fail)
 
     def _interrupt(self) -> None:
-        """Stop training after the current step."""
+        """Let training stop after the current step, and tell the user; called on the first Ctrl-C or signal."""
         self.interrupted = True
         self.display.message("stopping after this step; press Ctrl-C again to stop immediately")
 

@@ -100,7 +100,10 @@ class TrainingBudget:
             state.time_used = max(state.time_used, min(1.0, fraction))
 
     def record_validation(self, state: TrainState, seconds: float) -> None:
-        """Record in `state` that a validation took `seconds`, and the fraction of a time budget used at its end."""
+        """Record in `state` that a validation took `seconds`, and the fraction of the time budget used at its end.
+
+        Nothing is recorded without a time budget.
+        """
         if self.training.minutes is not None:
             state.validation_seconds = seconds
             used = self.fraction_used(state) or 0.0
@@ -109,7 +112,8 @@ class TrainingBudget:
     def validation_due(self, state: TrainState) -> bool:
         """Whether to validate: every `validation_interval` steps, or ten times in a time budget.
 
-        With a time budget and no interval set by the user, validations take at most about a fifth of the time.
+        In a time budget, an interval set by the user counts. Otherwise there is a validation at least every ten
+        minutes, unless validations would then take more than about a fifth of the time.
         """
         set_by_user = "training.validation_interval" not in self.config.chosen  # `chosen` has the automatic settings
         if self.training.minutes is None or set_by_user:
@@ -172,8 +176,8 @@ def change_resumed_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     """Change settings of a run that is resumed in its config file, and return its configuration.
 
     `settings` are new values by dotted name: of budgets (steps, epochs, minutes), patience, history, device,
-    parallelism and mirror; others raise a UserError. New budgets replace all budgets of the run. A run that was
-    complete is extended.
+    parallelism and mirror; others raise a UserError, and so do budgets that are used up already. New budgets replace
+    all budgets of the run. A run that was complete is extended.
     """
     saved = configuration.from_yaml(folder / CONFIG_FILE)
     allowed, budgets = ([f"training.{name}" for name in names] for names in (CHANGEABLE, BUDGETS))

@@ -31,8 +31,9 @@ def default_metric(
 ) -> tuple[str, str]:
     """Return the name of the metric that suits the objective and the validation pairs, and the reason as text.
 
-    `references` and `sources` are targets and sources of the validation sentences that are decoded; none if the
-    objective decodes none. `sources` are empty if they are not texts.
+    `references` and `sources` are targets and sources of the validation sentences that are decoded; without any, the
+    metric is the loss. `sources` are empty if they are not texts. An objective that generates nothing has a metric of
+    its own. For fewer than 50 references, exact match is replaced by an error rate, which is less coarse.
     """
     if not objective.generates:
         return objective.selection_metric, "the metric of this objective"
@@ -62,7 +63,8 @@ def tie_break_metric(metric: str, references: Sequence[str]) -> str:
 def check_metric(metric: str, bleu_tokenizer: str, references: Sequence[str]) -> None:
     """Raise a UserError for a selection metric of decoded sentences if none are decoded, or if a package is missing.
 
-    `references` are the targets of the validation sentences that are decoded, `bleu_tokenizer` is that of sacreBLEU.
+    `references` are the targets of the validation sentences that are decoded, `bleu_tokenizer` is sacreBLEU's name of a
+    tokenizer, such as "13a".
     """
     if metric in TEACHER_FORCED_METRICS:  # loss and accuracy, for which nothing is decoded
         return
@@ -80,8 +82,8 @@ def check_metric(metric: str, bleu_tokenizer: str, references: Sequence[str]) ->
 def decoding_metric(run: Run, sources: Sequence[Source], references: References) -> TextMetric:
     """Return the metric of decoded texts for choosing a search: the one that selected the run's best checkpoint.
 
-    If the checkpoint was selected without decoding, such as by the loss, it is the one that suits these sources and
-    references. BLEU has the tokenizer of the run.
+    If the checkpoint was selected by loss or accuracy, without decoding, or if the setting is still "auto", it is the
+    metric that suits these sources and references. BLEU has the tokenizer of the run.
     """
     name: str = run.config.training.selection_metric
     if name in ("auto", *TEACHER_FORCED_METRICS):
@@ -188,6 +190,8 @@ class Validator:
     def __init__(self, run: Run, objective: Objective, store: TokenStore) -> None:
         """Choose the sentences to decode, at equal distances, and the metric that selects the best checkpoint.
 
+        A UserError is raised if the user's metric needs decoded sentences, and there are none, or lacks a package.
+
         Args:
             run: the run, whose model is validated and decodes.
             objective: computes the loss of a batch, without label smoothing and BPE dropout.
@@ -198,7 +202,8 @@ class Validator:
         # a row is one sequence of a batch; its format says how it is built from a pair
         longest = int(objective.row_length(lengths.source, lengths.target).max())
         max_tokens, rows = max(training.batch_tokens or 4096, longest), objective.row_format.for_validation()
-        rows = replace(rows, model_framing=run.model_framing)  # special tokens, for each language of the corpora
+        # special tokens around source and target; of a multilingual model for the languages of each corpus
+        rows = replace(rows, model_framing=run.model_framing)
         self.batches = Batches(store, max_tokens, seed=0, shuffle=False, rows=rows)
         corrupted = (  # masked or noisy inputs of a pretraining objective; None for other objectives
             pretraining_examples.corrupt_row(objective, store, index, seed=0)
@@ -230,9 +235,11 @@ class Validator:
     def num_choice_sentences(self, num_validations: int) -> int:
         """Return the number of validation sentences on which beam size and length penalty are chosen; 0: not at all.
 
-        It is the number of sentences that each validation decodes, and more after many validations, since the choice is
-        to take a small part of the training time. 0 if sentences are too few, or the user has set both.
+        It is the number of sentences that each validation decodes, and a multiple of it after a training with many
+        validations (`num_validations`), of whose time the choice is to take a small part; at most 2,000. 0 if sentences
+        are too few, or the user has set both.
         """
+        # as many as 1, 2, 3 … validations decode
         count = len(self.sources) * max(1, num_validations // VALIDATIONS_PER_CHOICE)
         count = min(count, len(self.store), MAX_CHOICE_SENTENCES)
         return count if count >= MIN_CHOICE_SENTENCES and unset_search_settings(self.run.config) else 0
@@ -241,7 +248,7 @@ class Validator:
         """Choose beam size and length penalty for the run's model, after a training with this many validations.
 
         They are chosen by the selection metric, or by one that suits the references if the best checkpoint is selected
-        without decoding. Returns None if too few sentences are decoded, or if the user has set the search.
+        without decoding. Returns None if too few sentences are decoded, or if the user has set both.
         """
         count = self.num_choice_sentences(num_validations)
         if not count:
@@ -256,19 +263,20 @@ class Validator:
         return choice
 
     def score(self, result: ValidationResult) -> ValidationScore:
-        """Return the score that selects the best checkpoint: metric, tie-break and loss, negated if lower is better.
+        """Return the score of a validation `result`, by which the best checkpoint is selected: higher is better.
 
-        The tie-break is 0 for metrics that have none.
+        It has the selection metric, its tie-break (0 for metrics that have none) and the loss, each negated if lower is
+        better.
         """
         tie_break = self._higher_is_better(self.tie_break, result) if self.tie_break else 0.0
         metric = -result.loss if self.metric == "loss" else self._higher_is_better(self.metric, result)
         return ValidationScore(metric, tie_break, negative_loss=-result.loss)
 
     def _higher_is_better(self, name: str, result: ValidationResult) -> float:
-        """Return the value of a metric in a validation result, negated if it is an error rate.
+        """Return the value of the metric `name` in a validation result, negated if it is an error rate.
 
-        Error rates above 100 % count as 100 %, and so leave the choice to the loss: a model that has hardly learned
-        anything produces outputs of any length.
+        Error rates above 100 % count as 100 %, and so leave the choice to the loss, the next criterion: a model that
+        has hardly learned anything produces outputs of any length, whose error rates say nothing.
         """
         value = result.metrics[name]
         is_error = name in self.text_metrics and self.text_metrics[name].better == "lower"
@@ -279,7 +287,7 @@ class Validator:
         """Compute loss and metrics of the run's model on all validation pairs, and decode some of their sources."""
         model, training = self.run.model, self.run.model.training
         model.eval()
-        seed_generators(0)  # for objectives that sample tokens
+        seed_generators(0)  # for objectives that sample tokens: the same ones in every validation
         sums: Counter[str] = Counter()  # of the objective's loss and metrics over all labels
         count = 0  # of labels
         with record_expert_usage(model) as usage:
@@ -309,7 +317,7 @@ class Validator:
         if self.corrupted:  # of a pretraining objective, which generates no translations
             samples = self._reconstruct()
         model.train(training)
-        perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
+        perplexity = evaluation.perplexity(-sums["nll_loss"], count).value  # of the total log-probability of all labels
         expert_load = {path: layer.load_fractions for path, layer in usage.items()}
         metrics = {name: metrics[name] for name in (self.metric, *metrics) if name in metrics}  # it comes first
         return ValidationResult(
@@ -327,8 +335,8 @@ class Validator:
     def _translate_sources(self) -> tuple[list[str], str]:
         """Translate the validation sources to decode; return the translations and the name of the search.
 
-        Search engines (with their CUDA graphs) are kept in `run.engine_cache` for the next validation if memory allows
-        it; None disables the cache.
+        Search engines (with their CUDA graphs) are kept in `run.engine_cache` for the next validation as long as more
+        than a quarter of the GPU's memory is free; None disables the cache.
         """
         run, search = self.run, self.run.default_search
         if run.engine_cache is None and _has_free_memory(run.device):
@@ -356,7 +364,8 @@ class Validator:
     def _means(self, by_corpus: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Return the mean of each metric over the corpora, if they have different languages; otherwise nothing.
 
-        `by_corpus` has the metrics of each corpus, by the name of the corpus.
+        `by_corpus` has the metrics of each corpus, by the name of the corpus. Corpora of one language pair have no
+        mean: their metrics are computed over all sentences together.
         """
         if len({(corpus.source_language, corpus.target_language) for corpus in self.corpora}) < 2:
             return {}

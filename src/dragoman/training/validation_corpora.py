@@ -32,7 +32,10 @@ class DecodedCorpus:
     references: list[str]
 
     def translate(self, run: Run, search: SearchConfig) -> list[str]:
-        """Translate the sources with a run, from the source to the target language of the corpus; return the texts."""
+        """Translate the sources with a run and a `search`, from the source to the target language of the corpus.
+
+        Returns the texts, aligned with the sources.
+        """
         run = run.with_languages(self.source_language or None, self.target_language or None)
         translations = run.translate(self.sources, search=search, alignment=False, tag=self.tags)
         return [translation.text for translation in translations]

@@ -34,7 +34,7 @@ class ParentRun:
     Attributes:
         framing: special tokens around source and target.
         tokenizers: of source and target.
-        weights: reads the weights by name.
+        weights: function that reads all weights and returns them by name.
         extended: names of weights with rows for new tokens.
     """
 
@@ -99,14 +99,15 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> list[str
             targets[name].copy_(available[name])
     log(f"starting from {parent.folder}")
     log(f"  {_count_weights(targets, loaded)} loaded")
-    used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
+    used = {*loaded, *(f"discriminator.{name}" for name in loaded)}  # possible names of loaded weights in the parent
     new = [name for name in targets if name not in set(loaded)]
     for description, tensors, names in (
         ("not used", weights, sorted(weights.keys() - used)),
         ("new and randomly initialized", targets, new),
     ):
         if names:
-            examples: dict[str, str] = {}  # name and shape, once for all layers: by the name with * as layer number
+            # a weight's name and shape, once for all layers: by the name with * in place of the layer number
+            examples: dict[str, str] = {}
             for name in names:
                 pattern = re.sub(r"\.\d+\.", ".*.", name, count=1)
                 shape = f"{list(tensors[name].shape)}{_other_shape(available, targets, name)}"
@@ -157,7 +158,7 @@ def write_initial_weights(
     text = config.text
     if not (parent or text.source_word_vectors or text.target_word_vectors or config.training.freeze):
         return []
-    seed_generators(config.training.seed)
+    seed_generators(config.training.seed)  # for the random values of weights that are not replaced below
     model = spec.build()
     values: dict[str, Any] = {}  # for the manifest of the checkpoint
     if parent:

@@ -85,7 +85,7 @@ class TrainingLog:
         trained = [record for record in records if record.get("kind") == "train"]
         validated = [record for record in records if record.get("kind") == "valid"]
         last = trained[-1] if trained else {}
-        # the status or the last record may be newer
+        # the status or the last record may be newer: the trainer writes each at its own times
         step = max([int(status.get("step") or 0), *(int(record.get("step", 0)) for record in records[-1:])])
         names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second", "padding", "seconds")
         return {
@@ -107,7 +107,7 @@ class TrainingLog:
         """Return the status that the training has written, for a page: without private fields, and with its state now.
 
         States: preparing, training, finished, interrupted, failed, stopped (its process has ended without reporting
-        why), unknown (a run folder without a status).
+        why), unknown (a run folder without a status). `seconds_since_update` is the age of the status.
         """
         try:
             status = _parse((self.folder / STATUS_FILE).read_bytes()) or {}
@@ -126,7 +126,8 @@ class TrainingLog:
         """Return validation sentences with the steps at which their translation changed.
 
         Each validation writes the translations to samples/STEP.jsonl, one JSON object per line. A training that is
-        resumed from an earlier step removes later files, and writes them again.
+        resumed from an earlier step removes later files, and writes them again. Files that have not changed since the
+        last call are not read again.
         """
         samples: dict[tuple[int, int], list[Record]] = {}
         for step, path in sample_files(self.folder).items():
@@ -143,7 +144,7 @@ class TrainingLog:
 
 
 def _read_sentences(path: Path) -> list[Record]:
-    """Read the first sentences of a validation, with their references and translations."""
+    """Read the first MAX_WATCHED_SENTENCES sentences of a validation, with their references and translations."""
     lines = path.read_bytes().split(b"\n")[:MAX_WATCHED_SENTENCES]
     return [row for line in lines if (row := _parse(line))]
 
@@ -164,7 +165,7 @@ def _changes(samples: Mapping[int, Sequence[Record]], index: int) -> list[Record
 def _is_alive(status: Record) -> bool | None:
     """Whether the process of a training is running; None if that is not known.
 
-    It is not known if the process is on another machine, or on Windows. `status` has its host name and number.
+    It is not known if the process is on another machine, or on Windows. `status` has its host name and process id.
     """
     if status.get("host") != socket.gethostname() or not isinstance(status.get("pid"), int) or os.name == "nt":
         return None
@@ -192,7 +193,7 @@ def _named_metrics(record: Record) -> dict[str, float]:
 def _metric_names(record: Record) -> list[str]:
     """Return the names of the quality metrics in a validation record, without loss and perplexity.
 
-    The first one is that which selects the best checkpoint.
+    The first one is that which selects the best checkpoint (`selection_metric` of the record), if it is among them.
     """
     names = [name for name in record if name == "accuracy" or (name != "loss" and evaluation.is_text_metric(name))]
     return sorted(names, key=lambda name: name != record.get("selection_metric"))  # False sorts first
@@ -214,7 +215,7 @@ def curves(trained: Sequence[Record], validated: Sequence[Record]) -> dict[str, 
         pairs = ((record.get("step"), _finite(record.get(name))) for record in records)
         return [(float(step), value) for step, value in pairs if step is not None and value is not None]
 
-    perplexity = points(trained, "perplexity")
+    perplexity = points(trained, "perplexity")  # exp(−log p per token)
     names = _metric_names(validated[-1]) if validated else []
     return {
         "training loss": [(step, math.log(value)) for step, value in perplexity if value > 0],

@@ -34,7 +34,7 @@ def training_warnings(status: Record, trained: Sequence[Record], validated: Sequ
 
 
 def _overfitting(validated: Sequence[Record]) -> str:
-    """Return a warning if the last validation losses each rose, "" otherwise."""
+    """Return a warning if the validation loss rose in each of the last OVERFITTING_VALIDATIONS validations, or ""."""
     recent = validated[-(OVERFITTING_VALIDATIONS + 1) :]  # n rises need n + 1 losses
     losses = [float(record["loss"]) for record in recent if "loss" in record]
     if len(losses) <= OVERFITTING_VALIDATIONS or any(after <= before for before, after in pairwise(losses)):
@@ -49,7 +49,10 @@ def _skipped(trained: Sequence[Record]) -> str:
 
 
 def _large_gradient(trained: Sequence[Record]) -> str:
-    """Return a warning if the last gradient norm is much larger than the median of recent ones, "" otherwise."""
+    """Return a warning if the last gradient norm is above LARGE_GRADIENT times the median of recent ones, or "".
+
+    Fewer than MIN_RECENT_NORMS norms are too few for a median.
+    """
     norms = [float(record["gradient_norm"]) for record in trained[-RECENT_RECORDS:] if "gradient_norm" in record]
     if len(norms) < MIN_RECENT_NORMS or norms[-1] <= LARGE_GRADIENT * median(norms):
         return ""

@@ -37,7 +37,7 @@ def check_packages() -> None:
 
 
 class WatchServer:
-    """Serves the page of a training on this machine only, until `stop` is called or the process gets a signal."""
+    """Serves the page of a training on this machine only, until a stream ends (`stop_at_end_of`) or a signal comes."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         """Show the run folder `folder` at a port of this machine (0: any free one); a UserError if it is taken."""

@@ -30,7 +30,7 @@ def sentences(seed: int = 0) -> Iterator[AlignedPair]:
     sampler = SentenceSampler(seed)
     while True:
         pair = sampler.sentence().pair()
-        if pair.source.count(" ") < MAX_WORDS:
+        if pair.source.count(" ") < MAX_WORDS:  # there is one space less than words
             yield pair
 
 
@@ -38,7 +38,8 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     """Generate distinct sentence pairs for training, validation and test, as many as the arguments say.
 
     A checksum of the English sentence decides its split, so that no validation or test sentence is ever in training,
-    for all sizes and seeds. Validation and test sentences use only words that occur in training.
+    for all sizes and seeds. Validation and test sentences use only words that occur in training. A negative number of
+    pairs, and more than can be found among a limited number of sentences, are UserErrors.
     """
     sizes = {"train": train, "valid": valid, "test": test}
     for name, size in sizes.items():
@@ -86,7 +87,8 @@ def _vocabulary(pair: AlignedPair) -> set[str]:
 def write(folder: str | Path, pairs: int = 20000, seed: int = 0, valid: int = 500, test: int = 500) -> None:
     """Generate `pairs` training, `valid` validation and `test` test pairs, and write them, one sentence per line.
 
-    Each part has the files .en, .de and .align (word alignments in Pharaoh format: 0-0 1-2).
+    Each part has the files .en, .de and .align (word alignments in Pharaoh format: 0-0 1-2). A folder that exists is a
+    UserError.
     """
     folder = Path(folder)
     if folder.exists():

@@ -52,12 +52,18 @@ class NounPhrase(Nominal):
     relative_clause: Clause | None = None
 
     def __post_init__(self) -> None:
-        """Derive agreement, definiteness and whether the negation is "kein" from number and determiner."""
+        """Derive agreement, definiteness and whether the negation is "kein" from number and determiner.
+
+        Without a determiner (""), or with "a", the German negation is "kein", not "nicht".
+        """
         self.agreement = PLURAL if self.plural else THIRD_SINGULAR
         self.definite, self.takes_kein = self.determiner in _DEFINITE, self.determiner in ("", "a")
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        """Return the words in a German case; a `negation` ("not") makes the German determiner a form of "kein"."""
+        """Return the words in a German case ("nom", "acc" or "dat").
+
+        A `negation` ("not") makes the German determiner a form of "kein", which translates it; None: no negation.
+        """
         noun = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular).split()]
         adjective = [Word(self.adjective.english)] if self.adjective else []
         determiner = [Word(self._english_determiner((adjective + noun)[0].text))] if self.determiner else []
@@ -89,7 +95,10 @@ class Pronoun(Nominal):
     opens_clause: bool = False
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        """Return the words in a German case, the English ones as a subject or object; pronouns take no negation."""
+        """Return the words in a German case ("nom", "acc" or "dat"); the English word is a subject in "nom".
+
+        Otherwise it is an object. Pronouns take no negation.
+        """
         english = self.subject_form if case == "nom" else self.object_form
         return Bitext.translated(english, self.german[CASES.index(case)])
 
@@ -100,7 +109,10 @@ class Pronoun(Nominal):
 
     @classmethod
     def personal(cls, subject_form: str) -> Pronoun:
-        """Return a personal pronoun; "you" is always the familiar singular."""
+        """Return a personal pronoun, such as "he"; "you" is always the familiar singular.
+
+        `agreement` is the index of the verb form that agrees with it.
+        """
         object_form, nominative, accusative, dative, agreement = lexicon.PRONOUNS[subject_form]
         return cls(subject_form, object_form, german=(nominative, accusative, dative), agreement=agreement)
 
@@ -113,7 +125,10 @@ class Pronoun(Nominal):
 
     @classmethod
     def relative(cls, noun: Noun, plural: bool = False) -> Pronoun:
-        """Return the pronoun that stands for `noun` in its relative clause, in German mostly the definite article."""
+        """Return the pronoun that stands for `noun` in its relative clause, in German mostly the definite article.
+
+        `plural` says whether the noun is in the plural. A noun of the kind (semantic class) "person" takes "who".
+        """
         who, whom = ("who", "whom") if "person" in noun.kinds else ("that", "that")
         nom, acc, dat = (GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES)
         german = (nom, acc, "denen" if plural else dat)
@@ -133,7 +148,7 @@ class Coordination(Nominal):
         self.agreement, self.definite = PLURAL, self.first.definite and self.second.definite
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        """Return both phrases in a German case, joined by "and"; coordinations take no negation."""
+        """Return both phrases in a German case ("nom", "acc" or "dat"), joined by "and"; they take no negation."""
         return self.first.realize(case) + Bitext.translated("and", "und") + self.second.realize(case)
 
 
@@ -232,8 +247,9 @@ class Clause:
         """Return the words of the clause as a "statement", a "question" or a "subordinate" clause.
 
         German: front, finite verb, middle field (subject, objects, adverbials), rest of the verb, subordinate clauses.
-        In a subordinate clause the finite verb follows the rest of the verb. `phrases` are adverbials such as "in the
-        garden", `predicate` is what follows "be": (tired,) or (very, tired).
+        In a subordinate clause the finite verb follows the rest of the verb. `front` are the first words of the clause,
+        `after` is a subordinate clause at its end; `time`, `manner` and `frequency` are adverbs, `phrases` adverbials
+        such as "in the garden", `predicate` is what follows "be": (tired,) or (very, tired).
         """
         # the verb comes before the subject, unless that is a question word, which opens its clause
         inverted = order == "question" and not self.subject.opens_clause
@@ -288,9 +304,9 @@ class Clause:
             verb_last: the German finite verb is at the end of the clause, with its prefix.
             frequency: the English adverb that precedes the main verb.
         """
-        verb, modal = self.verb, self.modal
+        verb, modal = self.verb, self.modal  # such as "work", and "can" or None
         person = self.subject.agreement  # index of the verb form: I, you, he, or plural
-        third = person == THIRD_SINGULAR
+        third = person == THIRD_SINGULAR  # "he works", whose form is `third` of a verb or modal
         negation = Word("not") if self.negated else None
         main = Word(verb.third if third else verb.base)
         particle = [Word(verb.particle)] if verb.particle else []
@@ -298,7 +314,7 @@ class Clause:
         chain = [main, *particle]  # the English words after helper, negation and adverb of frequency
 
         # English
-        if modal and not modal.is_full_verb:
+        if modal and not modal.is_full_verb:  # such as "can work"; "want", a full verb, needs "do" and "to"
             main.text, helper = verb.base, [Word(modal.base)]
             if negation and modal.base == "can" and not inverted:
                 negation.text, helper = "cannot", [negation]  # one word
@@ -309,12 +325,13 @@ class Clause:
         else:
             if modal:  # a full verb: "wants to"
                 main.text, chain = verb.base, [Word(modal.third if third else modal.base), Word("to"), *chain]
-            if inverted or negation:
+            if inverted or negation:  # questions and negations need "do"
                 helper = [Word("does" if third else "do")]
                 chain[0].text = modal.base if modal else verb.base
 
         # German
         if modal:
+            # of a full verb, "want" (the first word of the chain) is translated, too
             finite = Word(modal.finite[person], *helper, *(chain[:1] if modal.is_full_verb else []))
             rest = [Word(verb.infinitive, main, *particle)]
         elif self.perfect:
@@ -376,7 +393,7 @@ def _conjunction(english: str) -> Bitext:
 
 
 def _relative_clause(nominal: Nominal) -> Bitext:
-    """Realize the relative clause of a nominal, if it has one; German encloses it in commas."""
+    """Return the words of the relative clause of a nominal, none if it has none; German encloses it in commas."""
     if not nominal.relative_clause:
         return Bitext()
     relative = nominal.relative_clause.realize("subordinate")

@@ -61,7 +61,10 @@ class Noun:
         return bool(self.plural) and "single" not in self.kinds
 
     def form(self, case: str, plural: bool) -> str:
-        """Inflect the German noun for a case (nom, acc, dat) and number; most nouns get -n in the dative plural."""
+        """Inflect the German noun for a case (nom, acc, dat) and number.
+
+        Most nouns get -n in the dative plural, but not those whose plural ends with n or s.
+        """
         if not plural:
             return self.german if case == "nom" else self.oblique  # the form of accusative and dative
         needs_n = case == "dat" and not self.german_plural.endswith(("n", "s"))

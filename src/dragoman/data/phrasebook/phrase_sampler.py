@@ -122,7 +122,9 @@ class PhraseSampler:
         plural = not singular and self.chance(0.3) and noun.is_countable
         determiners = definite_determiners(noun)  # the following ones are added; repeated ones are more likely
         indefinite: tuple[str, ...] = ("a",)
-        if plural or not noun.plural:  # no determiner; people or subjects are ambiguous then: "weil wir Mädchen sehen"
+        # plurals and mass nouns (which have no plural) are indefinite without a determiner, but people and subjects
+        # would be ambiguous then: "weil wir Mädchen sehen"
+        if plural or not noun.plural:
             indefinite = () if "person" in noun.kinds or is_subject else ("",)
         if negated:
             determiners += indefinite * 9
@@ -145,8 +147,8 @@ class PhraseSampler:
         Args:
             verb: selects the German case and the kinds of nouns of each object.
             subject: the subject of the clause.
-            definite: use only definite determiners, such as "the" and "my".
-            negated: the clause is negated.
+            definite: use only definite determiners, such as "the" and "my", and no coordination.
+            negated: the clause is negated; an indefinite object then takes "kein" in German.
         """
         nominals: list[Nominal] = []
         for case, kinds in verb.objects:
@@ -170,7 +172,7 @@ class PhraseSampler:
 
         Args:
             verb: its adjuncts say whether a place makes sense.
-            times: adverbs of time that suit the tense.
+            times: English adverbs of time that suit the tense.
             no_time: the clause must have no adverb of time.
             negated: the clause is negated; then no place is sampled.
 
@@ -200,7 +202,8 @@ class PhraseSampler:
     def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverb | Prepositional]) -> Adverb | None:
         """Sample one of the adverbs of manner ("slowly") among the `adjuncts` that make sense with a verb, or none.
 
-        `phrases` are the other adverbials of the clause: "alone" follows none, the others follow no adverb.
+        `phrases` are the other adverbials of the clause: "alone" follows none of them, other manners follow no adverb.
+        One is sampled with probability 0.2.
         """
         manners = [word for word in adjuncts if word in lexicon.MANNERS and not (word == "alone" and phrases)]
         has_adverb = any(isinstance(phrase, Adverb) for phrase in phrases)
@@ -236,7 +239,8 @@ class PhraseSampler:
 
     def other_person(self, subject: Nominal) -> Nominal:
         """Sample a definite phrase for a person other than the subject."""
-        return self.nominal(("person",), definite=True, subject=subject)  # like an object of the subject
+        # like an object, which is another pronoun than the subject, and another word than those in the sentence
+        return self.nominal(("person",), definite=True, subject=subject)
 
     def location(self, outdoors: bool) -> NounPhrase:
         """Sample a place in which something can happen: outdoors, or else an area such as a city, or a building."""

@@ -73,11 +73,11 @@ class SentenceSampler(PhraseSampler):
         return Sentence(self.clause(front="any"))
 
     def with_relative(self) -> Sentence:
-        """Sample a main clause with a relative clause."""
+        """Sample a main clause with a relative clause, and a verb other than "be"."""
         return Sentence(self.clause(verb=self.pick_unused(_WEIGHTED_VERBS), relative=True))
 
     def yes_no_question(self) -> Sentence:
-        """Sample a question that begins with its verb."""
+        """Sample a question that begins with its verb, such as “Do you sleep?” or “Is the house old?”."""
         if self.chance(0.15):  # with "be" and an adjective
             return Sentence(self.description(), question=True)
         verb = VERBS[self.pick(_QUESTION_VERBS)]
@@ -88,7 +88,7 @@ class SentenceSampler(PhraseSampler):
         return Sentence(self.clause(subject=subject, verb=verb, tense=tense), question=True)
 
     def open_question(self) -> Sentence:
-        """Sample a question with a question word."""
+        """Sample a question with a question word, such as “Where do you work?”."""
         return Sentence(self.question_clause(("who", "whom", "what", "where", "when", "why")), question=True)
 
     def with_adverbial_clause(self) -> Sentence:
@@ -99,6 +99,7 @@ class SentenceSampler(PhraseSampler):
         # repeated verbs are more likely
         verbs = _WEIGHTED_DYNAMIC_VERBS if is_present else (*_WEIGHTED_VERBS, *(BE,) * 3)
         tense = "present" if is_present else ""
+        # of_person: with "be", it is about a temporary state of a person
         clause = self.clause(verb=self.pick_unused(verbs), tense=tense, without=without, of_person=True)
         adverbial = Subordinate(conjunction, clause)
         verb = self.pick_unused(verbs)
@@ -120,7 +121,8 @@ class SentenceSampler(PhraseSampler):
     def report(self, nested: bool = False) -> Clause:
         """Sample a clause whose verb takes a clause: says that, asks whether, knows where.
 
-        A `nested` report, which is itself such a clause, contains no further one.
+        A `nested` report, which is itself such a clause, contains no further one. The adjuncts of a verb say whether it
+        takes clauses with “that” and “whether”.
         """
         verb = self.pick_unused(tuple(CLAUSE_VERBS.values()))
         without = ["time"]  # what the main clause must not have
@@ -138,7 +140,7 @@ class SentenceSampler(PhraseSampler):
         return self.clause(verb=verb, after=after, without=without)
 
     def statement(self) -> Clause:
-        """Sample a main clause, sometimes with a relative clause."""
+        """Sample a main clause, with a relative clause in 12 % of the cases."""
         if self.chance(0.12):
             return self.clause(verb=self.pick_unused(_WEIGHTED_VERBS), relative=True)
         return self.clause()
@@ -146,7 +148,8 @@ class SentenceSampler(PhraseSampler):
     def question_clause(self, words: Sequence[str]) -> Clause:
         """Sample a clause that begins with one of the question words `words`.
 
-        Verbs are chosen by the kinds of subjects, objects and adverbials that they take.
+        Verbs are chosen by the kinds of subjects, objects and adverbials that they take. `without` is what the clause
+        must not have, such as a negation.
         """
         word = self.pick(words)
         if word == "who":
@@ -189,15 +192,18 @@ class SentenceSampler(PhraseSampler):
             without: "negation", "time" or "place" where these make no sense.
             of_person: if the verb is "be", the clause is about a temporary state of a person.
         """
-        verb = verb or self.pick_unused(_WEIGHTED_VERBS if after else (*_WEIGHTED_VERBS, *(BE,) * 7))  # BE is likely
+        # BE is likely, as it occurs seven times, unless a subordinate clause follows
+        verb = verb or self.pick_unused(_WEIGHTED_VERBS if after else (*_WEIGHTED_VERBS, *(BE,) * 7))
         if verb is BE:
             return self.description(front=front, after=after, without=without, of_person=of_person)
         tense = tense or self.tense(verb)
         modal = self.pick(tuple(MODALS.values())) if tense == "modal" else None
         # whether the relative clause describes the last object, and not the subject
         relative_on_object = relative and bool(verb.objects) and self.chance(0.6)
+        # "must not" is no negation of "must"
         negated = not ("negation" in without or relative_on_object or modal is MODALS["must"]) and self.chance(0.16)
-        no_time = "time" in without or relative_on_object or "stative" in verb.adjuncts  # no adverb of time
+        # no adverb of time: verbs of a state ("stative"), such as "know", take none
+        no_time = "time" in without or relative_on_object or "stative" in verb.adjuncts
         if negated and not (subject or relative) and self.chance(0.15):
             subject = self.noun_phrase(self.pick(verb.subject), definite=True, singular=True)
             if "kin" not in subject.noun.kinds:  # "no" before the subject is the negation, in place of "not"
@@ -260,16 +266,17 @@ class SentenceSampler(PhraseSampler):
         else:
             noun = self.pick_unused(_NON_PERSONS)
             plural = self.chance(0.3) and noun.is_countable
+            # "unowned" nouns, such as "forest", take no possessive such as "my"; others take one or "the"
             determiners = definite_determiners(noun) if "unowned" in noun.kinds else POSSESSED_DETERMINERS
             determiner, attribute = self.pick(determiners), self.pick((None, *noun.adjectives))
             subject = NounPhrase(noun, determiner=determiner, adjective=attribute, plural=plural)
         suitable = [word for word in noun.adjectives if not (attribute and _same_dimension(word, attribute))]
         adjective_of_noun = self.pick(suitable)  # drawn in any case, so that a seed keeps its sentences
         adjective = lexicon.ADJECTIVES[self.pick(_TEMPORARY)] if of_person else adjective_of_noun
-        very = adjective.english not in _UNGRADABLE and self.chance(0.25)
+        very = adjective.english not in _UNGRADABLE and self.chance(0.25)  # not “very red”
         clause = Clause(subject, BE, predicate=(lexicon.VERY, adjective) if very else (adjective,), after=after)
         clause.negated = "negation" not in without and self.chance(0.2)
-        temporary = adjective.english in _TEMPORARY
+        temporary = adjective.english in _TEMPORARY  # a temporary state, such as “tired”, goes with adverbs of time
         if front == "any":
             clause.front = lexicon.TIMES["today"] if temporary and self.chance(0.6) else lexicon.PERHAPS
             return clause
@@ -296,6 +303,7 @@ class SentenceSampler(PhraseSampler):
         noun = phrase.noun
         pronoun = Pronoun.relative(noun, phrase.plural)
         without = ("time",)  # the adverb in "who sleeps now works" could belong to either clause
+        # verbs that take the noun as subject, and as object, by its kinds (semantic classes)
         as_subject = [verb for kind in noun.kinds for verb in _VERBS_BY_SUBJECT[kind]]
         as_object = [verb for kind in noun.kinds for verb in _VERBS_BY_OBJECT[kind]]
         if as_subject and (not as_object or self.chance(0.5)):

@@ -100,7 +100,10 @@ class TaskRecipe:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Names of variants that share the value of a placeholder of file names, by that value, such as "medium"."""
+        """Names of variants that share the value of a placeholder of file names, by that value, such as "medium".
+
+        A value that a single variant has, or that is the name of a variant, is no group.
+        """
         by_value: dict[str, list[str]] = {}
         for variant, values in self.variants.items():
             for value in values.values():
@@ -126,12 +129,18 @@ class TaskRecipe:
         return self.groups[name]
 
     def split(self, name: str, variant: str) -> Split:
-        """Return the split with the placeholders in its file names replaced by the values of the variant."""
+        """Return the split with the placeholders in its file names replaced by the values of the variant.
+
+        {variant} stands for the name of the variant. A placeholder without a value is a KeyError.
+        """
         split, values = self.splits[name], {"variant": variant, **self.variants.get(variant, {})}
         return dataclasses.replace(split, source=split.source.format(**values), target=split.target.format(**values))
 
     def figures(self, metric: str, test: str = "", variant: str = "", *, measured: bool = False) -> list[TaskFigure]:
-        """Return the published (or our measured) values of a metric on a test set of a variant; "" is the first one."""
+        """Return the published values, or if `measured` our own, of a metric on a test set of a variant.
+
+        "" is the first test set, and the first variant. `variant` may also be a group of variants.
+        """
         return [
             figure
             for figure in (self.measured if measured else self.published)
@@ -166,7 +175,11 @@ def load_recipe(name: str) -> TaskRecipe:
 
 
 def read_recipe(path: Path) -> TaskRecipe:
-    """Read and validate the TOML file of a recipe; raise a UserError that names the entry which is wrong."""
+    """Read and validate the TOML file of a recipe; raise a UserError that names the entry which is wrong.
+
+    It needs training data, a test set and metrics; its URL must be https, its settings must exist, file names must have
+    known placeholders, and figures must be of known test sets and variants.
+    """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -223,7 +236,7 @@ def _build(dataclass_type: Any, values: Any, where: str) -> Any:
 def _convert(value: Any, hint: Any, where: str) -> Any:
     """Return a TOML value as the declared type `hint`: a dataclass, a table or list of them, or a plain value.
 
-    `where` names the value in error messages.
+    `where` names the value in error messages. A value of another type is a UserError.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):

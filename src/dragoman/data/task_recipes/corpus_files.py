@@ -31,9 +31,11 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
 
     Args:
         recipe: names the files of each split, and where they come from.
-        variant: form of the corpus, such as a language; it completes the names of files.
+        variant: form of the corpus, such as a language; it completes the names of files; "": there is only one form.
         folder: folder of the corpus, or a folder of several corpora that contains it.
-        log: receives messages about downloads, and about files that differ from the published ones.
+        log: receives messages about generation, downloads, and files that differ from the published ones.
+
+    A file that is missing and has no address, or a failed download, is a UserError.
     """
     splits = {name: recipe.split(name, variant) for name in recipe.splits}
     names = list(dict.fromkeys(name for split in splits.values() for name in (split.source, split.target) if name))
@@ -99,8 +101,8 @@ def content_checksum(path: Path) -> str:
 def download(url: str, path: Path, checksum: str, convert: Callable[[bytes], bytes]) -> None:
     """Download a file, check it, and write its decompressed and converted contents to `path` in one step.
 
-    Nothing is written unless the SHA-256 of these contents is `checksum`, so that a file under its final name is
-    always complete. An empty checksum accepts any contents.
+    Unless the SHA-256 of these contents is `checksum`, there is a UserError and nothing is written, so that a file
+    under its final name is always complete. An empty checksum accepts any contents.
     """
     content = convert(_decompress(_fetch(url), url))
     if checksum and (actual := hashlib.sha256(content).hexdigest()) != checksum:

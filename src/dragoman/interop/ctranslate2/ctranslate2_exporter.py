@@ -158,7 +158,8 @@ def generation_options(run: Run) -> dict[str, Any]:
     if run.is_language_model:
         return {"sampling_topk": 0, "sampling_topp": 0.95, "max_length": 50, "suppress_sequences": suppressed}
     beam = run.beam_config()
-    min_length, max_length = ("min_length", "max_length") if run.model.is_decoder_only else LENGTH_OPTIONS
+    # names of two options, which differ between `generate_batch` and `translate_batch`
+    min_option, max_option = ("min_length", "max_length") if run.model.is_decoder_only else LENGTH_OPTIONS
     options: dict[str, Any] = {
         "beam_size": beam.size,
         # our rules other than `early_stopping=True` search on until no hypothesis can be improved; CTranslate2 comes
@@ -166,8 +167,8 @@ def generation_options(run: Run) -> dict[str, Any]:
         "patience": 1 if beam.early_stopping is True else EXACT_PATIENCE,
         "length_penalty": beam.length_penalty,
         "suppress_sequences": suppressed,
-        min_length: run.length_limit.min or 0,
-        max_length: max_target_tokens(run),
+        min_option: run.length_limit.min or 0,
+        max_option: max_target_tokens(run),
     }
     if beam.no_repeat_ngram_size:
         options["no_repeat_ngram_size"] = beam.no_repeat_ngram_size
@@ -183,7 +184,7 @@ def _notes(run: Run) -> tuple[str, ...]:
     beam, notes = run.beam_config(), []
     if beam.length_normalization != "power" and beam.length_penalty:
         notes.append("CTranslate2 divides scores by length^α, not by the GNMT length penalty")
-    if run.source_tokenizer.features:
+    if run.source_tokenizer.features:  # symbols such as that of a domain, which stand before a source
         notes.append("the program does not encode features of sources: put their token ids before those of the text")
     return tuple(notes)
 

@@ -94,7 +94,7 @@ def _language_model(run: Run) -> specs.TransformerDecoderModelSpec:
 
 def _encoder_model(run: Run) -> specs.TransformerEncoderModelSpec:
     """Return the specification of an encoder-only model without its output layer, which CTranslate2 does not have."""
-    model: Any = run.model.main_encoder
+    model: Any = run.model.main_encoder  # of ELECTRA's two encoders, the discriminator
     spec, type_embedding = model.spec, model.types  # types of tokens, such as first and second sentence; None: no types
     options: dict[str, Any] = {}
     if type_embedding is not None:  # a second embedding, which is added to that of tokens
@@ -122,7 +122,7 @@ def _copy_embeddings_and_output(decoder: specs.TransformerDecoderSpec, model: An
     decoder.embeddings.weight = float32_copy(model.target_embedding.weight)
     decoder.scale_embeddings = model.target_embedding.scale
     set_linear(decoder.projection, output)
-    if output.scale != 1.0:
+    if output.scale != 1.0:  # of the vectors that the output layer reads, such as 1/√D in T5
         decoder.scale_outputs = output.scale
 
 

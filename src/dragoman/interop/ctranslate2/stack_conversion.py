@@ -263,6 +263,7 @@ def _fill_positions(target: Any, in_attention: Any, stack: StackMixer) -> None:
     if "relative_position_keys" in vars(target):
         keys, values = in_attention.distance_vectors(), in_attention.value_distance_vectors()
         target.relative_position_keys = float32_copy(keys)
+        # CTranslate2 always adds vectors to the values: zeros if our model has none
         target.relative_position_values = float32_copy(torch.zeros_like(keys) if values is None else values)
     if "relative_attention_bias" in vars(target):
         bias = cast(Any, stack.position if stack.position.has_score_bias else in_attention)

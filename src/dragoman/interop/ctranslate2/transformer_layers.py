@@ -57,8 +57,9 @@ class TransformerLayer:
 def transformer_layers(spec: Stack, modules: list[nn.Module], is_decoder: bool) -> list[TransformerLayer]:
     """Return the layers of a stack; raise an error if they are not layers of a Transformer that CTranslate2 computes.
 
-    `modules` are those of the stack's parts, in order. A decoder must be causal, an encoder must see all tokens, and
-    all layers must have their norms in the same place.
+    `modules` are those of the stack's parts, in order. A decoder must be causal, and an encoder must see all tokens.
+    All layers must have their norms in the same place, and attention parallel to the feed-forward network in all or
+    none.
     """
     parts = [part for _ in range(spec.depth) for part in spec.block]
     sublayers = [sublayer for part, module in zip(parts, modules, strict=True) for sublayer in _sublayers(part, module)]

@@ -132,7 +132,7 @@ def _rotary_transforms(heads: int, rotary_values: bool) -> dict[str, WeightTrans
     rotated = 3 if rotary_values else 2  # of queries, keys and values, in this order
 
     def reorder_projection(rows: Tensor, layer: int) -> Tensor:
-        """Reorder the rows of queries and keys (and values), which are stacked in one matrix or bias.
+        """Reorder the rows of queries and keys, and values if `rotated` is 3; all are stacked in one matrix or bias.
 
         H: heads, E: dimension of a head. The order is the same in every `layer`.
         """
@@ -141,9 +141,13 @@ def _rotary_transforms(heads: int, rotary_values: bool) -> dict[str, WeightTrans
         return torch.cat((reordered, by_head[rotated:].flatten(0, 3)))
 
     def reorder_output(weight: Tensor, layer: int) -> Tensor:
-        """Reorder the columns of the output matrix; its bias stays."""
+        """Reorder the columns of the output matrix, D × heads · head width, like the values that it reads.
+
+        Its bias stays. The order is the same in every `layer`.
+        """
         if weight.dim() < 2:
             return weight
+        # in each head, the first of every pair, then the second
         return weight.unflatten(1, (heads, -1, 2)).transpose(2, 3).flatten(1)
 
     transforms: dict[str, WeightTransform] = {"encoder.layers.*.0.body.project": permutation(reorder_projection)}
@@ -240,6 +244,7 @@ def masked_lm(family: BertFamily, config: HFConfig, weights: StoredWeights, body
         "output.weight": matrix,
         "output.bias": bias,
     }
+    # width None: that of the tied embedding table, or else that of the model
     transform = Transform(
         activation, norm=_norm(family, config), width=None if tied else _embedding_dim(family, config)
     )

@@ -64,7 +64,7 @@ def convert_gpt2(config: HFConfig, weights: StoredWeights) -> Conversion:
         config.integer("n_head", 12, alias="num_attention_heads"),
         visibility=Causal(),
         dropout=config.number("attn_pdrop", 0.1),
-        scale=None if config.boolean("scale_attn_weights", True) else 1.0,
+        scale=None if config.boolean("scale_attn_weights", True) else 1.0,  # None: 1/√E, E being the width of a head
     )
     feed_forward = FeedForward(config.integer("n_inner", 4 * dim), config.activation("activation_function", "gelu_new"))
     block = tuple(PreNorm(part, norm=norm, dropout=dropout) for part in (attention, feed_forward))
@@ -236,10 +236,11 @@ def _modules_of_one_block(layers: int) -> dict[str, str]:
 
 
 def _llama_framing(family: LlamaFamily, config: HFConfig) -> Framing:
-    """Return the framing (special tokens): texts begin with BOS, unless the family has none."""
+    """Return the framing (special tokens): texts begin with BOS, unless the family has none; EOS must be known."""
     eos = config.token_id("eos_token_id", family.eos)
     if eos is None:
         raise UserError(f"{config.path} has no eos_token_id, the token that ends a text: add its id")
+    # a family without BOS may lack its id: then EOS stands for it
     bos = config.token_id("bos_token_id", eos if family.bos is None else family.bos)
     return _framing(config, pad=eos, bos=bos, eos=eos, source_prefix=() if family.bos is None else (bos,))
 
@@ -248,7 +249,8 @@ def _rotary(config: HFConfig) -> Spec:
     """Return our description of the rotary positions in config.json: default, linear or llama3.
 
     `rope_parameters` holds `rope_type` and `rope_theta`; in older configurations, `rope_scaling` holds the type, and
-    `rope_theta` is a field of config.json itself. Unsupported and unknown fields raise an error.
+    `rope_theta` is a field of config.json itself. Unsupported and unknown fields raise an error. `original_length` is
+    the number of positions of the training before llama3 extended it, by default all.
     """
     scaling = config.get("rope_scaling", None)
     values = scaling or config.get("rope_parameters", None) or {}
@@ -265,7 +267,7 @@ def _rotary(config: HFConfig) -> Spec:
     base = rope.number("rope_theta", config.number("rope_theta", 10000.0))
     max_positions = config.integer("max_position_embeddings", 2048)
     original_length = rope.integer("original_max_position_embeddings", max_positions)
-    original_length = config.integer("original_max_position_embeddings", original_length)
+    original_length = config.integer("original_max_position_embeddings", original_length)  # where some files have it
 
     def required(name: str) -> float:
         """Return the number in the field `name`, without which this type of rotary positions is an error."""

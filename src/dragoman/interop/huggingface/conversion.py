@@ -69,6 +69,7 @@ class Conversion:
         """Look up where a parameter of our model, such as `encoder.layers.3.0.body.output.bias`, is stored.
 
         Keys of `modules` have `*` for the number of the layer and `norm` for the norms `before` or `after` a branch.
+        Stored layers are numbered from `first_layer`, ours from 0.
         """
         match = re.search(r"\.layers\.(\d+)\.", parameter)
         layer = int(match[1]) if match else 0
@@ -88,7 +89,7 @@ class Conversion:
     ) -> ConvertedWeights:
         """Return the parameters of our model, each converted from stored weights when it is accessed.
 
-        Raise a UserError with examples if stored weights are missing, are not used, or have other shapes.
+        Raise a UserError with examples if weights are missing, are not used, have other shapes or are integers.
 
         Args:
             weights: the stored weights of the checkpoint.
@@ -288,17 +289,18 @@ class EmbeddingTables(NamedTuple):
 def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> EmbeddingTables:
     """Find under which names an encoder–decoder checkpoint stores its two embedding tables and its output matrix.
 
-    Tables that config.json declares equal are stored under one or several names. If the stored tables differ
-    nevertheless, they stay separate, as in transformers. Tables that it declares different may be stored as one, by
-    older versions of transformers.
+    Names are looked up in order of preference. Tables that config.json declares equal are stored under one or several
+    names. If the stored tables differ nevertheless, they stay separate, as in transformers. Tables that it declares
+    different may be stored as one, by older versions of transformers.
 
     Args:
         weights: the stored weights.
-        share: whether config.json shares the embedding table of source and target.
+        share: whether config.json shares the embedding table of source and target, which has an effect only with `tie`.
         tie: whether config.json ties the output matrix to the target's embedding table.
     """
     shared, encoder, decoder, head = EMBEDDING_TABLES
-    all_tied = share and tie  # a table may then be stored under the name of any other
+    # without `tie`, each table is stored separately, even if `share`; with both, under the name of any of them
+    all_tied = share and tie
     source = weights.first_present(encoder, shared, *((decoder, head) if all_tied else ()))
     target = weights.first_present(decoder, shared, *((encoder,) if all_tied else ()), *((head,) if tie else ()))
     output = weights.first_present(head, *((shared, decoder) if tie else ()), *((encoder,) if all_tied else ()))

@@ -145,9 +145,10 @@ def describe_bart(family: BartFamily, spec: ModelSpec, framing: Framing, max_pos
 
 
 def describe_t5(family: T5Family, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
-    """Describe an encoder–decoder as T5, mT5 or UMT5 (`family`): fields of config.json; None without relative biases.
+    """Describe an encoder–decoder as T5, mT5 or UMT5 (`family`): fields of config.json.
 
-    All describing functions have the same signature; this one needs neither `framing` nor `max_positions`.
+    Return None if it is no Transformer with relative position biases. All describing functions have the same signature;
+    this one needs neither `framing` nor `max_positions`.
     """
     if not isinstance(spec, EncoderDecoder):
         return None
@@ -244,7 +245,7 @@ def describe_gpt2(spec: ModelSpec, framing: Framing, max_positions: int) -> Desc
         "embd_pdrop": spec.decoder.dropout,
         "attn_pdrop": layer.attention.dropout,
         "layer_norm_epsilon": layer.epsilon,
-        "scale_attn_weights": layer.attention.scale is None,
+        "scale_attn_weights": layer.attention.scale is None,  # None: 1/√E, E being the width of a head
         "initializer_range": _standard_deviation(spec),
         "tie_word_embeddings": spec.tied_embeddings,
     }
@@ -256,8 +257,8 @@ def describe_gpt2(spec: ModelSpec, framing: Framing, max_positions: int) -> Desc
 def describe_llama(family: LlamaFamily, spec: ModelSpec, framing: Framing, max_positions: int) -> Description | None:
     """Describe a decoder as LLaMA, Mistral or Qwen2 (`family`): fields of config.json; None if it is no such decoder.
 
-    `max_positions` is a field of config.json. All describing functions have the same signature; this one does not
-    need `framing`.
+    `max_positions` is a field of config.json, although rotary positions have no limit. All describing functions have
+    the same signature; this one does not need `framing`.
     """
     if not isinstance(spec, DecoderOnly) or (layer := LayerSizes.of(spec.decoder, spec.dim)) is None:
         return None
@@ -297,7 +298,8 @@ def _describe_windows(family: LlamaFamily, attentions: list[SelfAttention], dept
     for attention in attentions * depth:
         window_sizes.append(attention.visibility.size if isinstance(attention.visibility, Window) else None)
     fields: dict[str, Any] = {"num_hidden_layers": len(window_sizes)}
-    fields["sliding_window"] = max(filter(None, window_sizes), default=None)  # one size for all layers with a window
+    # config.json has one size for all layers with a window; other sizes remain as differences of the model
+    fields["sliding_window"] = max(filter(None, window_sizes), default=None)
     if "layer_types" in family.windows:
         fields["use_sliding_window"] = any(window_sizes)
         fields["layer_types"] = ["full_attention" if size is None else "sliding_attention" for size in window_sizes]

@@ -44,7 +44,7 @@ class SpecAndWeights:
 
     def scale(self, name: str, factor: float, rows: slice = slice(None)) -> None:
         """Multiply rows of a weight (by default all) by a factor; do nothing if there is no weight of this name."""
-        if name in self.weights:
+        if name in self.weights:  # a copy is scaled, since the original belongs to the model
             self.weights[name] = self.weights[name].clone()
             self.weights[name][rows] *= factor
 
@@ -135,8 +135,8 @@ def _unshare_embeddings(model: SpecAndWeights, target_spec: ModelSpec) -> None:
 def _move_embedding_scale(model: SpecAndWeights, target_spec: ModelSpec) -> None:
     """Multiply embedding tables by √D, instead of embeddings when they are looked up, if `target_spec` scales none.
 
-    A tied output layer, which uses the same table, then divides by √D; nothing is done if `target_spec` has no such
-    layer.
+    D is the width of the embeddings. A tied output layer, which uses the same table, then divides by √D; nothing is
+    done if `target_spec` has no layer that divides.
     """
     ours, theirs = getattr(model.spec, "embedding", None), getattr(target_spec, "embedding", None)
     if ours is None or theirs is None or not ours.scaled or theirs.scaled:

@@ -186,6 +186,7 @@ def _plan(
         fields |= {"label2id": {label: number for number, label in enumerate(labels)}}
     try:
         config = HFConfig(dict(fields), generation={}, path=Path("config.json"))
+        # weights without values: only the names of those that will be stored
         conversion = ARCHITECTURES[export_class.name].convert(config, PlannedWeights(description.stored))
         config.refuse_unread()
     except UserError:

@@ -23,7 +23,7 @@ def generation_fields(run: Run) -> tuple[dict[str, Any], list[str]]:
     if suppressed := suppressed_tokens(run):
         fields["bad_words_ids"] = suppressed
     if framing.forced_bos:
-        fields["forced_bos_token_id"] = framing.forced_bos[0]
+        fields["forced_bos_token_id"] = framing.forced_bos[0]  # transformers forces one token at most
     if framing.force_eos_at_limit:
         fields["forced_eos_token_id"] = framing.eos
     if run.is_language_model:

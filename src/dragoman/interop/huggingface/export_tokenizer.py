@@ -82,12 +82,12 @@ def _write_learned_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path, max_l
     the special tokens around a source, that of the target only EOS.
     """
     document = json.loads(tokenizer.to_json())
-    document["model"].pop("dragoman")  # settings of ours, which the library does not know
-    library = tokenizers.Tokenizer.from_str(json.dumps(document))
+    document["model"].pop("dragoman")  # settings of ours, which the package tokenizers does not know
+    backend = tokenizers.Tokenizer.from_str(json.dumps(document))
     steps = _normalization_steps(TextNormalizer.from_settings(run.config.text))
     if steps:  # the run normalizes texts before its tokenizer does
-        own_steps = [library.normalizer] if library.normalizer else []
-        library.normalizer = normalizers.Sequence([*steps, *own_steps])
+        own_steps = [backend.normalizer] if backend.normalizer else []
+        backend.normalizer = normalizers.Sequence([*steps, *own_steps])
     framing = run.framing
     prefix, suffix = list(framing.source_prefix), list(framing.source_suffix)
     if is_source and tokenizer.tags:  # corpus tags: tokens before a source that name its corpus
@@ -95,8 +95,8 @@ def _write_learned_tokenizer(run: Run, tokenizer: Tokenizer, folder: Path, max_l
         prefix += tag_tokens
     if run.model.is_decoder_only and not run.is_language_model:
         suffix.append(framing.bos)  # the separator, after which the target begins
-    library.post_processor = _post_processor(library, prefix, suffix if is_source else [framing.eos])
-    library.save(str(folder / TOKENIZER_JSON))
+    backend.post_processor = _post_processor(backend, prefix, suffix if is_source else [framing.eos])
+    backend.save(str(folder / TOKENIZER_JSON))
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -126,9 +126,9 @@ def _normalization_steps(normalizer: TextNormalizer) -> list[normalizers.Normali
     return steps
 
 
-def _post_processor(library: tokenizers.Tokenizer, prefix: list[int], suffix: list[int]) -> Any:
+def _post_processor(backend: tokenizers.Tokenizer, prefix: list[int], suffix: list[int]) -> Any:
     """Return the post-processor that adds the special tokens with these ids around a text, or around each of two."""
-    names = {token_id: library.id_to_token(token_id) or "" for token_id in (*prefix, *suffix)}
+    names = {token_id: backend.id_to_token(token_id) or "" for token_id in (*prefix, *suffix)}
 
     def template(prefix_ids: list[int], text: str, suffix_ids: list[int]) -> list[str]:
         """Return the parts of a template: names of special tokens around `text` ("$A" or "$B": the first or second)."""

@@ -40,7 +40,7 @@ def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
 
     A weight of ours that stacks several matrices of theirs, such as queries, keys and values, is split into them.
     """
-    model = meta_model(plan.model.spec)
+    model = meta_model(plan.model.spec)  # modules and shapes, but no values
     for parameter, weight in plan.model.weights.items():
         names, transform, layer = plan.conversion.locate(parameter)
         if isinstance(transform, ReversibleTransform):
@@ -57,7 +57,7 @@ def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
 def _block_sizes(model: torch.nn.Module, parameter: str) -> list[int]:
     """Return the number of rows of each matrix that is stacked in a weight, such as queries, keys and values."""
     module, projection, _ = parameter.rsplit(".", 2)  # such as "decoder.layers.0.0.body", "project", "weight"
-    # a bias is stacked like the matrix
+    # `blocks`: name of a matrix → rows of each matrix stacked in it; a bias is stacked like its matrix
     return list(model.get_submodule(module).blocks[f"{projection}.weight"])  # type: ignore[index]
 
 

@@ -151,7 +151,10 @@ class HFConfig:
         return default if value is None or value < 0 else value
 
     def suppressed_tokens(self) -> tuple[int, ...]:
-        """Return the ids of tokens that are never generated: `suppress_tokens`, and forbidden words of one token."""
+        """Return the ids of tokens that are never generated, sorted.
+
+        They are `suppress_tokens` and the forbidden words (`bad_words_ids`) of one token; longer words are left out.
+        """
         # transformers ignores a forbidden word that is EOS alone
         eos = self.generation.get("eos_token_id", self.values.get("eos_token_id"))
         bad_words = self.generation.get("bad_words_ids") or []

@@ -110,7 +110,10 @@ def _write_json(path: Path, fields: dict[str, Any]) -> None:
 
 
 def plan_run(run: Run) -> ExportPlan:
-    """Return how the model of a run is written; raise a UserError if no class of transformers can hold it."""
+    """Return how the model of a run is written; raise a UserError if no class of transformers can hold it.
+
+    Of several classes that can, the one that the run was imported from, or that of its system, is preferred.
+    """
     model: Any = getattr(run.model, "main_encoder", run.model)  # of ELECTRA's two encoders only the discriminator
     plan = plan_export(
         model.spec,
@@ -147,10 +150,10 @@ def has_no_tokenizer(run: Run) -> bool:
 
 
 def preferred_class(run: Run) -> str:
-    """Return the name of the class of transformers that a run was imported from, or else that of its system.
+    """Return the name of the class of transformers that a run was imported from, or else the name of its system.
 
-    If a checkpoint of transformers was opened without an import, `run.checkpoint` is the name of the class. An import
-    stores it as "architecture" in the checkpoint of the run.
+    It is "" if the run has neither. If a checkpoint of transformers was opened without an import, `run.checkpoint` is
+    the name of the class. An import stores it as "architecture" in the checkpoint of the run.
     """
     candidates = [run.checkpoint]
     if checkpoints.is_complete(run.checkpoint_folders[0]):
@@ -160,7 +163,10 @@ def preferred_class(run: Run) -> str:
 
 
 def _open_model(folder: Path, device: torch.device) -> Any:
-    """Open an export with transformers, as the class that its config.json names, in float32."""
+    """Open an export with transformers, as the class that its config.json names, in float32.
+
+    Raise a UserError if weights are missing, except those of a pooler, or are not used.
+    """
     import transformers
 
     architecture = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))["architectures"][0]
@@ -196,7 +202,8 @@ def _logits(run: Run, model: Any, source: list[int], target: list[int]) -> torch
         output = model(input_ids=row([*source, *target])).logits[0, len(source) :]
     else:
         output = model(input_ids=row(source), decoder_input_ids=row(target)).logits[0]
-    return output if output.dim() == 2 else output[..., None]  # one label per text (V) or one logit per token (T)
+    # a single axis: one label per text (V), or one logit per token (T)
+    return output if output.dim() == 2 else output[..., None]
 
 
 def _generate(run: Run, model: Any, sources: Sequence[list[int]]) -> list[list[int]]:

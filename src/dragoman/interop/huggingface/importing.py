@@ -129,8 +129,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     """Convert a transformers checkpoint (config.json, generation_config.json, safetensors) to one of our models.
 
-    No code of the folder is executed. Fields that the conversion does not know are refused, because they could change
-    what the model computes.
+    No code of the folder is executed. Quantized weights are refused, and so are fields that the conversion does not
+    know, because they could change what the model computes.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with config.json and model.safetensors")
@@ -141,6 +141,7 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     conversion = architecture.convert(hf_config, weights)
     hf_config.refuse_unread()  # an error for fields of config.json that the conversion has not read
     conversion.check_computed_tables(weights)
+    # a meta model has shapes, but no values
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
     converted = conversion.convert(weights, shapes, hf_config.values)
     return ConvertedCheckpoint(
@@ -199,8 +200,8 @@ class NoTokenizer:
 def load_checkpoint(folder: Path, device: str | None = None, weights: InferencePrecision = "float32") -> Run:
     """Open a checkpoint of transformers or Marian as a run (a model that can translate) without writing a run folder.
 
-    `device` None is a GPU if there is one; `weights` is the precision of inference. Without a tokenizer, the run can
-    only compute logits of token ids.
+    `device` None is a GPU if there is one; `weights` is their precision in inference. Without tokenizer files, the run
+    can only compute logits of token ids, and every use of a tokenizer is a UserError.
     """
     try:
         checkpoint, source, target, _ = _open_checkpoint(folder)
@@ -240,11 +241,12 @@ def import_checkpoint(
             "model: check that they belong together"
         )
     log(f"writing {run_folder}")
-    with exclusive_folder(run_folder) as unfinished:
+    with exclusive_folder(run_folder) as unfinished:  # a temporary folder, which becomes `run_folder` if all succeeds
         (unfinished / CONFIG_FILE).write_text(config.to_yaml(settings), encoding="utf-8")
         write_model_file(unfinished, checkpoint.system, checkpoint.spec, checkpoint.framing)
         write_tokenizers(unfinished, source, target)
         (unfinished / CHECKPOINT_DIR).mkdir()
+        # the state of a training that has made no step
         values = {"validated": False, "progress": TrainState().to_dict(), "architecture": checkpoint.architecture}
         weights: Mapping[str, Tensor] = checkpoint.weights
         if precision != "stored":
@@ -286,12 +288,12 @@ def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[Con
 
 
 def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
-    """Return a tokenizer whose tokens are the labels of a classifier, with their ids in the checkpoint."""
+    """Return a tokenizer whose tokens are the labels of a classifier: the id of a label is its position in `labels`."""
     vocabulary = {label: number for number, label in enumerate(labels)}
-    # the library demands an unknown token, but no other text than labels is encoded
-    library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ImportedTokenizer(library, dict(enumerate(labels)), special_tokens={}, role_ids={})
+    # the package tokenizers demands an unknown token, but no other text than labels is encoded
+    word_tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
+    word_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return ImportedTokenizer(word_tokenizer, dict(enumerate(labels)), special_tokens={}, role_ids={})
 
 
 def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
@@ -299,8 +301,8 @@ def _run_config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> con
 
     Lengths of our search count the prompt of a target, such as Whisper's language and task, but not BOS before it. Of
     transformers' settings, `max_new_tokens` and `min_new_tokens` count neither, `max_length` and `min_length` both;
-    only if there is a prompt, `max_length` counts neither. With a maximum length, the limit of a target does not depend
-    on the source length: `length_ratio` is 0.
+    only if there is a prompt, `max_length` counts neither. The limit of a target is `length_ratio` · source length +
+    `length_offset`; with a maximum length it does not depend on the source: the ratio is 0.
     """
     generation, prompt_length = checkpoint.generation, checkpoint.framing.prompt_length
     max_length, min_length = generation.get("max_new_tokens"), generation.get("min_new_tokens")

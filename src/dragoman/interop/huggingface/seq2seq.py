@@ -160,7 +160,10 @@ def _check_bart_fields(config: HFConfig, family: BartFamily) -> None:
 
 
 def _bart_stack(config: HFConfig, family: BartFamily, side: str) -> Stack:
-    """Return the spec of the encoder's or the decoder's layers; `side` is "encoder" or "decoder"."""
+    """Return the spec of the encoder's or the decoder's layers; `side` is "encoder" or "decoder".
+
+    Families with norms before the layers have one after the last, families with learned positions one before the first.
+    """
     encoder = side == "encoder"
     dropout, attention_dropout = (
         config.number("dropout", 0.1),

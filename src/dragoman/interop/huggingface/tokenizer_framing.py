@@ -92,6 +92,7 @@ def _find_languages(
     `class_names` are those of tokenizer and model in transformers, the most reliable first. The first scheme of theirs
     that matches special tokens of the `tokenizer` is returned. A model of M2M-100's class may have the codes of NLLB.
     """
+    # `schemes` is sorted like the class names, of which the last one is that of the model
     schemes = [scheme for name in class_names for prefix, scheme in LANGUAGE_SCHEMES.items() if name.startswith(prefix)]
     if schemes and schemes[-1] is LANGUAGE_SCHEMES["M2M100"]:
         schemes.append(LANGUAGE_SCHEMES["Nllb"])

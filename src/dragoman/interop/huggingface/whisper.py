@@ -204,8 +204,8 @@ def _framing(config: HFConfig) -> Framing:
         forced_bos=tuple(prompt),
         suppressed=tuple(token for token in config.suppressed_tokens() if token >= 0),  # -1 is no token
         languages=language_codes,
-        suppressed_first=tuple(generation.get("begin_suppress_tokens") or ()),
-        forced_is_prompt=True,
+        suppressed_first=tuple(generation.get("begin_suppress_tokens") or ()),  # not right after the prompt
+        forced_is_prompt=True,  # language, task … do not count in the length of a transcript
     )
 
 

@@ -29,7 +29,7 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     """Convert a Marian checkpoint, an .npz file or the folder that holds it, to one of our models with its tokenizers.
 
     Nothing is unpickled, and no script of the folder is executed. Options that change what the model computes in a way
-    that is not supported are refused by name.
+    that is not supported are refused by name, and so are vocabularies with more tokens than the model has embeddings.
     """
     folder = path if path.is_dir() else path.parent
     decoding = _decoder_options(path, folder)
@@ -46,7 +46,7 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
     bos = target_size  # Marian has no BOS: its id, and row of the embeddings, follows those of the target tokens
     eos, unk = target_ids[MARIAN_EOS], target_ids[MARIAN_UNK]
     framing = Framing(
-        pad=bos,
+        pad=bos,  # Marian has no padding token either
         bos=bos,
         eos=eos,
         source_suffix=(source_ids[MARIAN_EOS],),
@@ -63,6 +63,7 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
         languages = LanguageCodes(codes, source_position="none", target_position="source_prefix")
         framing = replace(framing, languages=languages)
     conversion = convert_marian(options, framing, set(weights))
+    # a meta model has shapes, but no values
     shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
     # options that are numbers: an error names those that contradict the shape of a weight
     number_options = {name: int(value) for name, value in options.values.items() if str(value).isdecimal()}
@@ -84,7 +85,8 @@ def read_marian_checkpoint(path: Path) -> OpenedCheckpoint:
 def _model_options(file: NpzFile) -> MarianOptions:
     """Return the options of the model: from the archive, or else from the file model.npz.yml next to model.npz."""
     if MODEL_OPTIONS in file:
-        content = file[MODEL_OPTIONS].to(torch.uint8).numpy().tobytes().rstrip(b"\0")  # a text as numbers of bytes
+        # a text as numbers of bytes, with zeros at its end
+        content = file[MODEL_OPTIONS].to(torch.uint8).numpy().tobytes().rstrip(b"\0")
         return MarianOptions.parse(content, f"{MODEL_OPTIONS} in {file.path}")
     beside = file.path.with_name(f"{file.path.name}.yml")
     if beside.is_file():

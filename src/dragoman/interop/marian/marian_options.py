@@ -61,7 +61,10 @@ class MarianOptions:
         return cls(parse_yaml(text, origin), origin)
 
     def check_supported(self) -> None:
-        """Raise a UserError that names an option with which Marian computes something that is not supported."""
+        """Raise a UserError that names an option with which Marian computes something that is not supported.
+
+        An unknown option of the Transformer may do so, and is an error too unless it is false.
+        """
         for name, supported in SUPPORTED_VALUES.items():
             value = str(self.values.get(name, supported[0]))
             if value not in supported:
@@ -122,7 +125,7 @@ class MarianOptions:
         return value
 
     def vocabulary_sizes(self) -> tuple[int, int]:
-        """Return the numbers of source and target tokens (dim-vocabs)."""
+        """Return the numbers of source and target tokens (dim-vocabs); anything but two numbers is a UserError."""
         sizes = self.values.get("dim-vocabs")
         if not isinstance(sizes, list) or len(sizes) != 2 or not all(str(size).isdecimal() for size in sizes):
             raise UserError(

@@ -72,8 +72,8 @@ def marian_tokenizer(path: Path, ids: Mapping[str, int], bos: int, sentencepiece
             language_codes=codes,
         )
     token_ids = {token: token_id for token_id, token in names.items()}  # with the added padding token
-    library = tokenizers.Tokenizer(models.WordLevel(token_ids, unk_token=MARIAN_UNK))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    word_tokenizer = tokenizers.Tokenizer(models.WordLevel(token_ids, unk_token=MARIAN_UNK))
+    word_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special_tokens = {token_ids[token.content]: token for token in PLAIN_TOKENS.values()}
-    role_ids = files.role_ids(PLAIN_TOKENS, token_ids)
-    return ImportedTokenizer(library, names, special_tokens, role_ids, language_codes=codes)
+    role_ids = files.role_ids(PLAIN_TOKENS, token_ids)  # role of a token, such as "pad" → id
+    return ImportedTokenizer(word_tokenizer, names, special_tokens, role_ids, language_codes=codes)

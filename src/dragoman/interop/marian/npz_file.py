@@ -30,7 +30,7 @@ class NpzFile(TensorFile):
     def __init__(self, path: Path) -> None:
         """Find the arrays in the archive and read their headers: `tensors` has type, shape and bytes of each.
 
-        Compressed or damaged archives, and data types that are not supported, are a UserError.
+        Compressed or damaged archives, column-major matrices, and data types that are not supported are a UserError.
         """
         self.path = path
         self.tensors = {}

@@ -124,6 +124,7 @@ class OnnxExporter:
 def greedy_search(run: Run) -> Beam:
     """Return the greedy search whose outputs are compared, with the same length limit for all sources."""
     limit = verification_search(run).length_limit
+    # a hypothesis that ends at the length limit without EOS is a result like others (`rank_unfinished`)
     return Beam(size=1, length_penalty=0.0, length_limit=limit, rank_unfinished="by_score")
 
 

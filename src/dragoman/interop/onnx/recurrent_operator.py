@@ -14,9 +14,10 @@ def recurrent_layer(
 ) -> tuple[Any, Any]:
     """Write a recurrent layer of one direction as operators of ONNX.
 
-    `x` (B T I) are the inputs, `hidden` and, in an LSTM, `cell` the initial states (B D). Returned are the outputs
-    (B T D) and the last cell state of an LSTM or hidden state of others (B D). `kind` is lstm, rnn, gru (reset gate
-    after the matrix product, as in torch) or the GRU of Cho et al. (before it).
+    `x` (B T I, with vectors of width I) are the inputs, `hidden` and, in an LSTM, `cell` the initial states (B D).
+    `weight` is the matrix for the inputs, `recurrent_weight` that for the previous state. `kind` is lstm, rnn, gru
+    (reset gate after the matrix product, as in torch) or the GRU of Cho et al. (before it). Returned are the outputs
+    (B T D) and the last cell state of an LSTM or hidden state of others (B D).
     """
     sequence = op.Transpose(x, perm=[1, 0, 2])  # T B I
     # states, weights and biases of ONNX have a first axis for directions, here of size 1

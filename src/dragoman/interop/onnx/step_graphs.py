@@ -114,7 +114,10 @@ class _EncoderModule(nn.Module):
         self.model, self.bos, self.names = model, bos, names
 
     def forward(self, source: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
-        """Source B S (or B S F) of lengths B → the tensors of the start of a search with empty caches."""
+        """Source B S (or vectors of width F, B S F) of lengths B → what a search starts with, caches being empty.
+
+        Of its tensors, those that `names` lists are returned.
+        """
         start = self.model.start_decoding(source, source_lengths, beam=1, max_length=0, first=self.bos)
         tensors = _named_tensors(start)
         return tuple(tensors[name].clone() for name in self.names)  # each output of a graph is a tensor of its own
@@ -174,7 +177,7 @@ def _labelling_graph(model: Model) -> Graph:
 
 
 def _example_source(model: Model, batch: int, length: int) -> tuple[Tensor, Tensor]:
-    """Return example sources as the model reads them, tokens B S or vectors B S F, and their lengths B.
+    """Return example sources as the model reads them, tokens B S or vectors of width F, B S F, and their lengths B.
 
     The first source has `length` positions, the others are padded. The numbers have no meaning.
     """
@@ -212,11 +215,11 @@ def _named_tensors(start: DecodingStart) -> dict[str, Tensor]:
         assert mask is not None  # sources are padded
         named: dict[str, Any] = {
             "mask": mask,
-            "states": memory.states,
-            "encoder_inputs": memory.encoder_inputs,
-            "final_state": memory.final_state,
-            "copied_tokens": memory.copied_tokens,
-            "projections": memory.projections,
+            "states": memory.states,  # output of the encoder
+            "encoder_inputs": memory.encoder_inputs,  # embeddings with positions
+            "final_state": memory.final_state,  # of a recurrent encoder
+            "copied_tokens": memory.copied_tokens,  # target token as which each source token can be copied
+            "projections": memory.projections,  # by layer, such as keys and values of cross-attention
         }
         tensors |= dict(_flatten("memory/", {name: value for name, value in named.items() if value is not None}))
     return tensors | dict(_flatten("past/", start.state))

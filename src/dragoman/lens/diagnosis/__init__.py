@@ -34,8 +34,11 @@ def diagnose(
         references: a reference translation of each source; without them, some failures are not measured.
         languages: the language pair, such as en-de; by default inferred from the names of the training files.
         templates: a file with more sentences for the gender test, in the format of
-            `lens/diagnosis/gender_templates.txt`.
-        gold: for each sentence, pairs (index of a source word, index of a reference word) that are aligned.
+            `lens/diagnosis/gender_templates.txt`; None for those of the package only.
+        gold: for each sentence, pairs (index of a source word, index of a reference word) that are aligned, to measure
+            the alignment error, which needs references; None: it is not measured.
+
+    Models that do not translate text, empty sources, and lists of different lengths are a UserError.
     """
     run.check_usage("translate")
     if not run.model.can_generate or run.model.source_features is not None:  # feature vectors of images or speech
@@ -105,7 +108,8 @@ def _language_code(file_name: str) -> str | None:
 def validation_pairs(run: Run, max_pairs: int) -> tuple[list[str], list[str]]:
     """Return the sources and the targets of the first `max_pairs` validation pairs, decoded from their token ids.
 
-    `member_folders` are the run folders of an ensemble, or the one folder of a single model.
+    `member_folders` are the run folders of an ensemble, or the one folder of a single model. A run without validation
+    data, or whose sources are feature vectors, is a UserError.
     """
     folder = run.member_folders[0] / "data" / "valid"
     if not folder.is_dir() or run.model.source_features is not None:

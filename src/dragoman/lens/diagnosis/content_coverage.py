@@ -42,7 +42,8 @@ def _dropped(run: Run, translated: TranslatedSet, alignments: Sequence[Alignment
     """
     sources, references = translated.sources, translated.references
     unaligned = [unaligned_words(source, links) for source, links in zip(sources, alignments)]  # {index: word}
-    total = sum(bool(word) for source in sources for word in stripped_words(source))  # source words
+    # number of source words; those of punctuation only are ""
+    total = sum(bool(word) for source in sources for word in stripped_words(source))
     metrics = {"not aligned": percentage(sum(map(len, unaligned)), total)}
     reference_alignments = None if references is None else run.align(sources, references)
     if references is not None and reference_alignments is not None:
@@ -76,6 +77,8 @@ def unaligned_words(source: str, links: Alignment) -> dict[int, str]:
 
 def missing_words(unaligned: dict[int, str], text: str, reference: str, links: Alignment) -> list[str]:
     """Return the unaligned source words whose aligned words in the reference are all missing from the translation.
+
+    A reference word is missing if the translation has it less often than the reference; case is ignored.
 
     Args:
         unaligned: source words without an aligned word in the translation, by their index in the source.
@@ -123,8 +126,8 @@ def _repeated(translated: TranslatedSet, alignments: Sequence[Alignment]) -> Fin
 def repeated_words(text: str, links: Alignment, reference: str) -> list[str]:
     """Return the words of the translation `text` that are repeated for one source word.
 
-    A word is repeated if one source word is aligned with several occurrences of it, more than the reference has.
-    `links` are pairs (index of a source word, index of a target word).
+    A word is repeated if one source word is aligned with several occurrences of it, more than the reference has. A
+    reference of "" has none. `links` are pairs (index of a source word, index of a target word).
     """
     words, allowed = stripped_words(text), Counter(stripped_words(reference))
     counts = Counter(  # of (index of the source word, aligned target word)
@@ -172,7 +175,8 @@ def quality_by_length(translated: TranslatedSet) -> Finding:
     """Measure by how much BLEU is lower on the longest than on the shortest sources.
 
     Sentences are grouped by the number of source words, such as "6 to 10" (`band.words`); groups of fewer than
-    MIN_GROUP_SENTENCES sentences are not compared. `Finding.bands` has all groups with their scores.
+    MIN_GROUP_SENTENCES sentences are not compared. `Finding.bands` has all groups with their scores, shortest first.
+    Without references, or with fewer than two groups to compare, the finding has no value.
     """
     name, title = "quality-by-length", "Quality by sentence length"
     if translated.references is None:

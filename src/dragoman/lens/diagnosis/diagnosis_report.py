@@ -15,7 +15,7 @@ def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
     """Return a diagnosis as lines of text: for each finding its value, explanation, tables and first examples.
 
     `bands` are groups of source lengths with their scores, `choices` the words that show a gender for each subject;
-    most findings have none.
+    most findings have none. Of a finding at most three examples are shown, cut to 160 characters.
     """
     lines = [f"{diagnosis.run}: {diagnosis.system}, {diagnosis.sentences:,} sentences", ""]
     for finding in diagnosis.findings:

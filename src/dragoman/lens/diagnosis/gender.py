@@ -93,7 +93,9 @@ def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
         source, feminine, masculine, neutral    a source word or sentence, and words of its translation, separated by |
         source, meaning                         a source whose gender is shown by the pronouns of the target language
 
-    The words for neutral and the meaning are optional. `origin` names the text in error messages.
+    The words for neutral and the meaning are optional. A source is inserted into all frames before it in its section;
+    without frames, it is a whole sentence. Lines that begin with # are comments. `origin` names the text in error
+    messages.
     """
     templates: dict[str, list[GenderTemplate]] = {}
     frames: list[str] = []
@@ -156,7 +158,11 @@ def builtin_templates() -> dict[str, list[GenderTemplate]]:
 
 
 def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
-    """Return the gender-test templates of a language pair: those of the package, then those of `file`, if given."""
+    """Return the gender-test templates of a language pair: those of the package, then those of `file`, if given.
+
+    Templates are source sentences that leave the gender open. A file that cannot be read, or that has none for this
+    pair, is a UserError.
+    """
     templates = list(builtin_templates().get(pair, []))
     if file is not None:
         try:
@@ -228,10 +234,11 @@ def _choices(templates: Sequence[GenderTemplate], texts: Sequence[str]) -> tuple
 def _examples(
     templates: Sequence[GenderTemplate], texts: Sequence[str], genders: Sequence[str]
 ) -> tuple[DiagnosisExample, ...]:
-    """Return a few translations as examples, evenly spread over the templates: of each gender EXAMPLES_PER_GENDER.
+    """Return a few translations as examples, evenly spread over the templates.
 
-    `texts` are the translations of the templates, and `genders` the gender that each shows: "feminine", "masculine",
-    "both", "neutral" or "nothing".
+    There are up to EXAMPLES_PER_GENDER of each gender (none that are neutral), and MAX_GENDER_EXAMPLES in all. `texts`
+    are the translations of the templates, and `genders` the gender that each shows: "feminine", "masculine", "both",
+    "neutral" or "nothing".
     """
     examples: list[DiagnosisExample] = []
     for gender_name, count in EXAMPLES_PER_GENDER.items():

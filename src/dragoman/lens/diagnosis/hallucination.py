@@ -80,9 +80,9 @@ def repeated_input(sources: Sequence[str]) -> list[str]:
 
 
 def find_loop(text: str) -> str | None:
-    """Return the first phrase of up to MAX_LOOP_WORDS words that is repeated MIN_LOOP_REPETITIONS times in a row.
+    """Return the first phrase of up to MAX_LOOP_WORDS words that occurs MIN_LOOP_REPETITIONS times in a row.
 
-    Shorter phrases are searched first. None if there is no such phrase.
+    Shorter phrases are searched first. None if no phrase is repeated like this.
     """
     words = split_words(text)
     for size in range(1, MAX_LOOP_WORDS + 1):
@@ -146,7 +146,8 @@ def copying(translated: TranslatedSet, shared_words: Collection[str] = ()) -> Fi
     """Measure the percentage of translated words that are copied from the source.
 
     Words that are also in the reference, and `shared_words`, which exist in both languages, do not count as copied.
-    Another metric is the percentage of translations that equal their source, while the reference does not.
+    Only words with two consecutive letters or digits are counted. Another metric is the percentage of translations that
+    equal their source, while the reference does not.
     """
     num_copied = num_words = num_identical = 0
     examples = []

@@ -44,9 +44,10 @@ class SplitBlock:
         literals = []
         for start, sentence in zip(_starts(split.gaps, split.sentences), split.sentences):
             end = start + len(sentence)
-            # the part of each verbatim tag that is in the sentence, counted from its beginning; empty if last <= first
+            # the part of each verbatim tag that is in the sentence, as (start, end) counted from the sentence's
+            # beginning
             spans = [(max(tag.start, start) - start, min(tag.end, end) - start) for tag in tags]
-            verbatim = [(first, last) for first, last in spans if first < last]
+            verbatim = [(tag_start, tag_end) for tag_start, tag_end in spans if tag_start < tag_end]
             literals.append(tuple(find_literals(sentence, preserve, verbatim)))
         return cls(block, split, tuple(literals))
 
@@ -62,6 +63,7 @@ class SplitBlock:
     def needs_alignment(self, targets: Sequence[str]) -> list[bool]:
         """Return for each of `sentences`, given its translation, whether its word alignment is needed.
 
+        `targets` has the translation of each of them (not of copied sentences, which consist of literals only).
         It is if a tag begins or ends inside the sentence, or the translation lacks a literal that has to be put back.
         """
         starts = _starts(self.split.gaps, self.split.sentences)

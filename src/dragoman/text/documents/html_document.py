@@ -92,6 +92,7 @@ class HtmlDocument:
     def parse(cls, source: str, translate_attributes: bool = False) -> HtmlDocument:
         """Split HTML into verbatim markup and blocks, which are texts with inline tags between block elements.
 
+        Elements that the author excludes from translation, pre and textarea are markup, if they are block elements.
         With `translate_attributes`, the values of alt, title, … are blocks as well.
         """
         document, block = cls(), list[Token]()
@@ -124,16 +125,16 @@ class HtmlDocument:
     def render(self, translated: Sequence[MarkedText], language: str = "") -> str:
         """Return the HTML with translated blocks, which are texts and then the values of `attributes`.
 
-        If `language` (of the translations) is given, it replaces the language that the root element names, and the root
-        element says whether the text runs from right to left.
+        `language` is that of the translations ("": unknown). A code such as "de" replaces the language that the root
+        element (<html>) names, and the root element says whether the text runs from right to left.
         """
-        num_blocks = len(translated) - len(self.attributes)
+        num_blocks = len(translated) - len(self.attributes)  # texts
         blocks = iter(translated[:num_blocks])
         values = [html.escape(value.text) for value in translated[num_blocks:]]
         escape = partial(html.escape, quote=False)
         texts = [part if isinstance(part, str) else next(blocks).render(escape) for part in self.parts]
         # the start tag of the root element; one in a comment is no part by itself
-        roots = (n for n, part in enumerate(self.parts) if isinstance(part, str) and _ROOT_TAG.match(part))
+        roots = (index for index, part in enumerate(self.parts) if isinstance(part, str) and _ROOT_TAG.match(part))
         if re.fullmatch(r"[\w-]+", language) and (root := next(roots, None)) is not None:
             translation = "".join(block.text for block in translated)
             texts[root] = _with_language(texts[root], language, translation)
@@ -147,7 +148,7 @@ class HtmlDocument:
     def _with_references(self, token: Token) -> Token:
         """Return a start tag in which references (numbers) stand for the values of attributes to translate.
 
-        The values are appended to `attributes`.
+        The values are appended to `attributes` of this document; a reference is their index there.
         """
 
         def replace(match: re.Match[str]) -> str:
@@ -166,10 +167,11 @@ class HtmlDocument:
     def _add_block(self, tokens: Sequence[Token]) -> None:
         """Append the tokens between two block elements as blocks.
 
-        Inline tags without a partner (end or start tag) and repeated <br> separate blocks.
+        Inline tags without a partner (end or start tag) and repeated <br>, both outside of other elements, separate
+        blocks and are markup.
         """
-        matches = _match_tags(tokens)  # index of the other tag of an element
-        depth, group = 0, list[tuple[Token, int]]()  # tokens with the distance to their partner, 0 for none
+        matches = _match_tags(tokens)  # index of the partner of each start and end tag
+        depth, group = 0, list[tuple[Token, int]]()  # open elements; tokens with the distance to their partner, or 0
         for number, token in enumerate(tokens):
             partner = matches.get(number)
             if partner is not None:
@@ -187,7 +189,8 @@ class HtmlDocument:
         """Append tokens as a block to translate; without letters, as verbatim markup.
 
         A start tag comes with the (positive) distance to its end tag in the group, an end tag with the negative one,
-        others with 0. If tags are nested too deeply, every text becomes a block of its own.
+        others with 0. If tags are nested more than MAX_DEPTH deep, or the group has more than MAX_TOKENS tokens, every
+        text becomes a block of its own. White space at both ends of the group is markup.
         """
         tokens = [token for token, _ in group]
         first, last = (tokens[0], tokens[-1]) if tokens else (Token(""), Token(""))
@@ -202,7 +205,8 @@ class HtmlDocument:
             for token in tokens:
                 self._add_group([(token, 0)]) if token.is_text else self.parts.append(token.markup)
             return
-        is_space_last = last.is_text and not last.markup.strip(WHITE_SPACE)  # which is put after the block
+        # whether the last token is a text of white space only, which is put after the block (`trailing`)
+        is_space_last = last.is_text and not last.markup.strip(WHITE_SPACE)
         for token, distance in group[: len(group) - is_space_last]:
             if token.is_text:
                 builder.add_text(html.unescape(token.markup))
@@ -226,8 +230,9 @@ _DIR_ATTRIBUTE = re.compile(r"\sdir\s*=\s*[\"']?\w+[\"']?", re.IGNORECASE)
 def _with_language(root: str, language: str, translation: str) -> str:
     """Return the start tag of the `root` element with the `language` and the direction of the `translation`.
 
-    Only a language that the tag states is replaced. The text runs from right to left if most of its letters do. A tag
-    without the attribute dir gets none for text that runs from left to right, the default.
+    A language that the tag states is replaced; if it states none, none is added. The text runs from right to left if
+    most of its letters do. A tag without the attribute dir gets none for text that runs from left to right, the
+    default.
     """
     root = _LANG_ATTRIBUTE.sub(rf"\g<1>{language}", root)
     directions = Counter(map(unicodedata.bidirectional, translation))  # L; R or AL (Arabic letter): right to left
@@ -273,7 +278,10 @@ def _is_self_closing(attributes: str) -> bool:
 
 
 def _match_tags(tokens: Sequence[Token]) -> dict[int, int]:
-    """Return the index of the end tag of each start tag, and the reverse; tags without a partner are left out."""
+    """Return the index of the end tag of each start tag, and the reverse; tags without a partner are left out.
+
+    An end tag belongs to the innermost open element of its name, if that is among the MAX_DEPTH innermost ones.
+    """
     matches, pending = dict[int, int](), list[int]()  # pending: start tags
     for number, token in enumerate(tokens):
         if not token.name or token.is_empty or token.name in OPAQUE:

@@ -106,7 +106,11 @@ class _Parser:
         self._end_paragraph()
 
     def _read_block(self, lines: Sequence[str], number: int) -> int:
-        """Read the line `number`, or all lines of a block that begins there; return the number of the next line."""
+        """Read the line `number`, or all lines of a block that begins there; return the number of the next line.
+
+        A line of text is added to the present paragraph, or begins one; all other blocks end the paragraph, and are
+        appended to `parts`: verbatim, or as texts to translate (headings, cells of tables, texts in HTML).
+        """
         line = lines[number]
         # quotation marks (">"), list markers and indentation
         prefix = _PREFIX.match(line)[0]  # type: ignore[index]
@@ -118,6 +122,7 @@ class _Parser:
             self.item_indent = 0  # the line is in no list item
         if _FENCE.match(text):
             return self._verbatim(lines, number, _fence_end(lines, number, prefix, text))
+        # indented code cannot interrupt a paragraph
         if (is_item or not self.paragraph) and self._is_code(prefix, is_item):
             return self._verbatim(lines, number, number + 1)
         # a thematic break or underline (---, ===), or a link definition ([label]: address)
@@ -125,6 +130,7 @@ class _Parser:
         if is_rule or (_DEFINITION.match(text) and not self.paragraph):
             return self._verbatim(lines, number, number + 1)
         html_start = _HTML_BLOCK.match(text)
+        # a tag that is alone in its line (the group `any`) begins a block only outside paragraphs
         if html_start is not None and not (html_start["any"] and self.paragraph):
             return self._read_html(lines, number, html_start)
         if "|" in text and number + 1 < len(lines) and _is_table_rule(lines[number + 1]):
@@ -164,7 +170,8 @@ class _Parser:
         """Append a line to the paragraph, or begin one with it; `line` consists of prefix, text and line break.
 
         If the line before it ends in two spaces or a backslash, there is a hard line break between them, for which the
-        text gets a mark with its number.
+        text gets a mark with its number. Its markup is appended to `breaks`; `end` is the white space and line break
+        after the last line of the paragraph.
         """
         stripped = text.rstrip(" \t")
         if self.paragraph:
@@ -174,7 +181,7 @@ class _Parser:
                 self.breaks.append(hard[0] + self.end.lstrip(" ") + prefix)
         else:
             self.parts.append(prefix)
-            self.quotation = prefix.count(">")
+            self.quotation = prefix.count(">")  # nesting depth
         self.paragraph.append(stripped)
         self.end = line[len(prefix) + len(stripped) :]
 
@@ -197,7 +204,7 @@ class _Parser:
         return [restore_breaks(text, self.breaks)]
 
     def _verbatim(self, lines: Sequence[str], start: int, end: int) -> int:
-        """Append lines as they are; return the number of the line after them."""
+        """End the paragraph, and append the lines from `start` to `end` (exclusive) as they are; return `end`."""
         self._end_paragraph()
         self.parts.append("".join(lines[start:end]))
         return end
@@ -253,7 +260,10 @@ class _Parser:
 
 
 def _as_cell(part: str | MarkdownText) -> str | MarkdownText:
-    """Return the content of a table cell; in its translation, | is escaped, as it would end the cell."""
+    """Return the content of a table cell with the rule that | is escaped in its translation, as it would end the cell.
+
+    Markup (a string), which is not translated, is returned unchanged.
+    """
     return part if isinstance(part, str) else replace(part, escapes={**part.escapes, "|": r"\|"})
 
 
@@ -266,7 +276,7 @@ def _fence_end(lines: Sequence[str], start: int, prefix: str, text: str) -> int:
     fence = _FENCE.match(text)[0]  # type: ignore[index]
     if fence == "$$" and "$$" in text[2:]:  # it ends in the same line
         return start + 1
-    quotation = re.compile(r"(?:[ \t]*>)" * prefix.count(">"))
+    quotation = re.compile(r"(?:[ \t]*>)" * prefix.count(">"))  # the beginning of each line inside a quotation
     for number in range(start + 1, len(lines)):
         quoted = quotation.match(lines[number])
         if quoted is None:

@@ -69,9 +69,13 @@ class MarkdownText:
     begins_block: bool = True  # whether a list or heading could begin with the text: not inside a heading or cell
 
     def render(self, translated: MarkedText) -> str:
-        """Return a translation as Markdown; what would begin a heading, list or quotation is escaped by a backslash."""
+        """Return a translation as Markdown; what would begin a heading, list or quotation is escaped by a backslash.
+
+        Special characters of the translation are written as the source writes them (`escapes`).
+        """
         text, tags = translated.text, _valid_tags(translated.text, translated.tags)
         marker = _BLOCK_MARKER.match(text)
+        # a tag at the beginning, such as **, precedes the marker, which then begins no list
         if marker is not None and self.begins_block and not (tags and tags[0].start == 0):
             position = marker.end("number") if marker["number"] else 0  # of the backslash: 1\. or \-
             if text[position] not in self.escapes:  # it is escaped in any case
@@ -81,7 +85,10 @@ class MarkdownText:
 
 
 def restore_breaks(text: str, breaks: Sequence[str]) -> str:
-    """Return a text with the markup of hard line breaks (`breaks`) in place of their marks (`HARD_BREAK`)."""
+    """Return a text with the markup of hard line breaks (`breaks`) in place of their marks (`HARD_BREAK`).
+
+    A mark has the index of its break; one without a break is of the document itself, and stays.
+    """
     return _HARD_BREAK_MARK.sub(
         lambda mark: breaks[int(mark[1])] if int(mark[1]) < len(breaks) else mark[0],  # a character of the document
         text,
@@ -125,7 +132,7 @@ def _pieces(text: str, references: Collection[str], breaks: Sequence[str]) -> tu
     """Split a text into pieces: texts, tags (a link is two), code and runs of delimiters such as **.
 
     Returns:
-        The pieces, and how the text writes special characters: as an escape or entity.
+        The pieces, and for each special character that the text writes as an escape or entity, the latter.
 
     `references` are the labels of links that the document defines, `breaks` the markup of hard line breaks, to which
     marks in the text refer by number.
@@ -202,8 +209,9 @@ def _link_end(match: re.Match[str], text: str, start: int | None, references: Co
     """Return the markup at the end of a link, such as ](address), whose text begins at `start`; None if it is no link.
 
     It is no link without a bracket at its beginning (`start` None), or if its label is not defined. `match` is the
-    possible end in `text`: "]" with an address or the label of a reference. `references` are the labels that the
-    document defines.
+    possible end in `text`: "]" alone, with an address or with the label of a reference. `references` are the labels
+    that the document defines, in lower case. A link whose own text is its label, such as [text], gets the label as a
+    reference, as its text is translated.
     """
     if start is None:
         return None
@@ -213,14 +221,18 @@ def _link_end(match: re.Match[str], text: str, start: int | None, references: Co
     reference = " ".join((match["reference"] or label).split())  # [text][reference], [label][] or [label]
     if reference.lower() not in references:
         return None
-    return match[0] if match["reference"] else f"][{label}]"  # the text is translated, the label is not
+    return match[0] if match["reference"] else f"][{label}]"  # the text is translated, but the label must not change
 
 
 def _delimiter(text: str, match: re.Match[str]) -> _Piece:
-    """Return a run of delimiters, such as **, in `text`; its neighbors decide whether it can begin or end emphasis."""
+    """Return a run of delimiters, such as **, as a piece; its neighbors decide whether it can begin or end emphasis.
+
+    `match` is the run in `text`.
+    """
     before, after = text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
     # the ends of the text, and the first and last character of `HARD_BREAK`, are white space
     before, after = (" " if character in ("", *"\ue000\ue001") else character for character in (before, after))
+    # whether they are punctuation marks (P) or symbols (S)
     mark_before, mark_after = (unicodedata.category(character)[0] in "PS" for character in (before, after))
     # CommonMark: “left-flanking” and “right-flanking” runs of delimiters
     left = not after.isspace() and (not mark_after or before.isspace() or mark_before)
@@ -263,7 +275,8 @@ def _match_elements(pieces: Sequence[_Piece]) -> None:
 def _match_delimiters(pieces: Sequence[_Piece]) -> None:
     """Divide runs of delimiters, such as **, into start and end tags, in place; none crosses an element.
 
-    This is the procedure “process emphasis” of CommonMark.
+    This is the procedure “process emphasis” of CommonMark. The tags are appended to `opening` of the run that begins
+    the emphasis and to `closing` of the one that ends it; what remains of a run is its text.
     """
     levels: list[list[_Piece]] = [[]]  # runs that can begin emphasis, in each element that is open
     for piece in pieces:
@@ -280,7 +293,7 @@ def _match_delimiters(pieces: Sequence[_Piece]) -> None:
                     break
                 del openers[index + 1 :]  # runs in between begin nothing, since emphasis is nested
                 opener = openers[index]
-                is_double = len(opener.markup) >= 2 and len(piece.markup) >= 2
+                is_double = len(opener.markup) >= 2 and len(piece.markup) >= 2  # strong emphasis, with two characters
                 markup = piece.name * (2 if is_double else 1)
                 opener.markup, piece.markup = opener.markup[len(markup) :], piece.markup[len(markup) :]
                 opener.opening.insert(0, markup)

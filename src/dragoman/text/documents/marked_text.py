@@ -31,9 +31,9 @@ class Tag:
         return self.start == self.end
 
     def next_position(self, text: str, end: int) -> int:
-        """Return where the text after the tag goes on; `end` is the end of the text that encloses it.
+        """Return where `text` goes on after the tag; `end` is the end (exclusive) of the part that encloses the tag.
 
-        A space is left out if the tag stands for it.
+        That is `self.end`, or one character later if the tag stands for the space there (`separates`), as <br> does.
         """
         replaces_space = self.separates and text[self.end : min(self.end + 1, end)] == " "
         return self.end + 1 if replaces_space else self.end
@@ -44,7 +44,10 @@ class Tag:
         return replace(self, start=self.start + offset, end=self.end + offset, children=children)
 
     def clamped(self, start: int, end: int) -> Tag:
-        """Return the tag and those inside it, restricted to the characters from `start` to `end` of the text."""
+        """Return the tag and those inside it, restricted to the characters from `start` to `end` (exclusive) of a text.
+
+        A tag that lies outside encloses no text then: it stands at `start` or at `end`.
+        """
         first, last = (min(max(position, start), end) for position in (self.start, self.end))
         children = tuple(child.clamped(first, last) for child in self.children)
         return replace(self, start=first, end=last, children=children)
@@ -71,9 +74,10 @@ class MarkedText:
         If a tag without text (a point) follows that white space, a space becomes a part of its markup.
         """
         text, tags = self.text.rstrip(WHITE_SPACE), list(self.tags)
-        first = next((index for index, tag in enumerate(tags) if tag.is_point and tag.start > len(text)), None)
-        if first is not None:
-            tags[first] = replace(tags[first], opening=f" {tags[first].opening}")
+        # the first such point
+        index = next((index for index, tag in enumerate(tags) if tag.is_point and tag.start > len(text)), None)
+        if index is not None:
+            tags[index] = replace(tags[index], opening=f" {tags[index].opening}")
         return MarkedText(text, tuple(tag.clamped(0, len(text)) for tag in tags))
 
     def render(self, escape: Callable[[str], str] = str, escape_verbatim: Callable[[str], str] | None = None) -> str:
@@ -94,7 +98,8 @@ def _render(
 ) -> str:
     """Return the markup of a range of characters (`span`) and of the tags in it, with escaped texts.
 
-    `escape_verbatim` escapes texts that are not translated. A tag that `separates` words replaces the space after it.
+    `span` is (start, end), `tags` are the outermost tags in it, in order. `escape` turns text into markup,
+    `escape_verbatim` does so in tags that are not translated. A tag that `separates` words replaces the space after it.
     """
     parts, (position, end) = [], span
     for tag in tags:
@@ -117,7 +122,7 @@ class MarkedTextBuilder:
     _parts: list[str] = field(default_factory=list)
     _length: int = 0
     _ends_with_space: bool = True  # at the beginning, white space is dropped
-    _separator: list[Tag] | None = None  # the list that ends with a tag after which the text needs a space
+    _separator: list[Tag] | None = None  # list whose last tag is one after which the text needs a space; None: no tag
     #: open tags, each with its children so far; the first entry collects the outermost tags
     _open: list[tuple[Tag, list[Tag]]] = field(default_factory=lambda: [(Tag(0, 0, ""), [])])
 
@@ -137,7 +142,7 @@ class MarkedTextBuilder:
         Collapsed white space at the beginning, or after other white space, is dropped.
         """
         if text:
-            self._separate(is_needed=not text[0].isspace())
+            self._separate(is_needed=not text[0].isspace())  # the space after a tag such as <br>, if there is none
         if self.is_collapsed and collapse:
             if self._ends_with_space:
                 words = text.lstrip(WHITE_SPACE)
@@ -171,7 +176,8 @@ class MarkedTextBuilder:
     def add_point(self, markup: str, closing: str = "", name: str = "", separates: bool = False) -> None:
         """Append a tag without text; after one that `separates` words, such as <br>, the text gets a space.
 
-        `markup` is its start tag, `closing` its end tag.
+        The space is added when text follows, unless the text before the tag ends with one. `markup` is its start tag,
+        `closing` its end tag ("": it has none), `name` that of the element.
         """
         siblings = self._open[-1][1]  # tags in the innermost open one
         siblings.append(Tag(self._length, self._length, markup, closing, name=name))
@@ -179,12 +185,15 @@ class MarkedTextBuilder:
             self._separator = siblings  # the space is added when text follows
 
     def open(self, markup: str, name: str = "", verbatim: bool = False) -> None:
-        """Begin a tag with its `markup`, such as <b>; `verbatim`: its text must not be translated."""
+        """Begin a tag with its `markup`, such as <b>; `verbatim`: its text must not be translated.
+
+        After a tag that separates words, such as <br>, the text gets a space first.
+        """
         self._separate()
         self._open.append((Tag(self._length, self._length, markup, name=name, verbatim=verbatim), []))
 
     def close(self, markup: str) -> None:
-        """End the tag that was begun last with the `markup` of its end, such as </b>."""
+        """End the tag that was begun last and is still open, with the `markup` of its end, such as </b>."""
         tag, children = self._open.pop()
         closed = replace(tag, end=self._length, closing=markup, children=tuple(children))
         self._open[-1][1].append(closed)  # to the children of the tag around it
@@ -198,10 +207,12 @@ class MarkedTextBuilder:
 def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
     """Return sibling tags nested validly: one inside another becomes its child, one that overlaps another is cut.
 
-    Two links cannot be nested: the second one becomes empty.
+    Of two that overlap, the later one loses the common part. Two links (NOT_NESTED) cannot be nested: the inner one
+    becomes empty, and stands after the outer one.
     """
-    points = [tag for tag in tags if tag.is_point]
+    points = [tag for tag in tags if tag.is_point]  # tags without text
     resolved: list[Tag] = []
+    # by their beginnings; of tags that begin together, the longest first
     for tag in sorted((tag for tag in tags if not tag.is_point), key=lambda tag: (tag.start, -tag.end)):
         last = resolved[-1] if resolved else None
         if last is None or tag.start >= last.end:
@@ -218,7 +229,11 @@ def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
 
 
 def _with_point(tags: Sequence[Tag], point: Tag) -> list[Tag]:
-    """Return sibling tags with a tag without text (`point`), which is put inside the one that encloses it."""
+    """Return sibling tags with a tag without text (`point`), which is put inside the one that encloses it.
+
+    If that is `verbatim` (not translated), the point is put before it. Outside of all tags, it follows those that end
+    at or before it, and points at the same place.
+    """
     for index, tag in enumerate(tags):
         if tag.start < point.start < tag.end:
             if tag.verbatim:  # its content must not change: the point is put before it
@@ -236,13 +251,13 @@ def is_punctuation(character: str) -> bool:
 
 
 def core_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return where a word (text[start:end]) begins and ends without the punctuation around it.
+    """Return where a word (text[start:end]) begins and ends (exclusive) without the punctuation at its two ends.
 
     If it consists of punctuation only, `start` and `end` are returned.
     """
-    first, last = start, end
-    while first < last and is_punctuation(text[first]):
-        first += 1
-    while last > first and is_punctuation(text[last - 1]):
-        last -= 1
-    return (first, last) if first < last else (start, end)
+    core_start, core_end = start, end
+    while core_start < core_end and is_punctuation(text[core_start]):
+        core_start += 1
+    while core_end > core_start and is_punctuation(text[core_end - 1]):
+        core_end -= 1
+    return (core_start, core_end) if core_start < core_end else (start, end)

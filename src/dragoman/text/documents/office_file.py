@@ -78,11 +78,11 @@ class OfficeFile:
 
     def render(self, translated: Sequence[MarkedText], language: str = "") -> bytes:
         """Return the file with translated paragraphs; the `language` is not written into it."""
-        replaced, first = dict[str, bytes](), 0  # replaced: new contents of files in the archive, by name
+        replaced, start = dict[str, bytes](), 0  # replaced: new contents of files in the archive, by name
         for name, part in self.parts.items():
-            last = first + len(part.blocks)
-            replaced[name] = part.render(translated[first:last]).encode()
-            first = last
+            stop = start + len(part.blocks)  # its paragraphs are translated[start:stop]
+            replaced[name] = part.render(translated[start:stop]).encode()
+            start = stop
         output = io.BytesIO()
         with zipfile.ZipFile(io.BytesIO(self.content)) as archive, zipfile.ZipFile(output, "w") as result:
             for info in archive.infolist():

@@ -52,7 +52,8 @@ class XmlBlocks:
     def render(self, translated: Sequence[MarkedText]) -> str:
         """Return the file with translated blocks in place of the references in its markup.
 
-        Blocks may be inside the markup of others (text boxes), so that references are replaced repeatedly.
+        `translated` has one for each of `blocks`. Blocks may be inside the markup of others (text boxes), so that
+        references are replaced repeatedly.
         """
         parts = [render(block) for render, block in zip(self.renderers, translated)]
         markup = self.markup
@@ -75,7 +76,7 @@ def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
         formats = Counter[str]()  # of a format: number of characters
         for item in items:
             formats[item.markup] += len(item.text) if item.kind == "text" else 0
-        base = formats.most_common(1)[0][0] if formats else ""
+        base = formats.most_common(1)[0][0] if formats else ""  # the most frequent format
 
         def render(block: MarkedText, base: str = base) -> str:  # a default, because the variable changes in the loop
             """Return a translated block as runs (pieces of text of one format); `base` is the format without a tag."""
@@ -87,7 +88,10 @@ def find_office_blocks(root: Element, prefix: str) -> XmlBlocks:
 
 
 def _run_items(parent: Element, prefix: str) -> Iterator[Item]:
-    """Yield the content of a paragraph, or of an element in it; `prefix` is w: in Word, a: in PowerPoint."""
+    """Yield the content of a paragraph, or of an element in it; `prefix` is w: in Word, a: in PowerPoint.
+
+    Items of the kind "point" are markup that is kept as it is, at its place in the text.
+    """
     properties = {f"{prefix}{name}" for name in ("pPr", "endParaRPr")}  # formats of the paragraph
     opaque = {f"{prefix}{name}" for name in ("del", "moveFrom", "fld")}  # deleted or moved text, and fields
     for child in parent.children:
@@ -126,8 +130,9 @@ def _items_of_run(run: Element, prefix: str) -> Iterator[Item]:
 def _fields(items: Sequence[Item], prefix: str) -> Iterator[Item]:
     """Yield the parts of a paragraph, with each field (a link, a page number, …) as an element around its result.
 
-    A field that contains another one is markup. Of one that does not end in the paragraph, such as a table of contents,
-    only the marks are. `prefix` is that of the XML elements, such as w:.
+    A field that contains another one, or whose result is not only text, is markup (a point) with all that is in it. Of
+    one that does not end in the paragraph, such as a table of contents, only the marks are. `prefix` is that of the XML
+    elements, such as w:.
     """
     marks = [_field_mark(item, prefix) for item in items]  # begin, separate, end, or ''
     ends = _field_ends(items, marks)
@@ -188,6 +193,7 @@ def _merged(items: Iterator[Item]) -> Iterator[Item]:
     """Yield the parts of a paragraph; neighboring texts of the same format are joined into one."""
     pending: Item | None = None  # the text before, which the next one may continue
     for item in items:
+        # the markup of a text is its format
         if pending is not None and item.kind == "text" and item.markup == pending.markup:
             pending = Item("text", item.markup, pending.text + item.text)
             continue
@@ -210,9 +216,10 @@ def _text_run(text: str, run_format: str, prefix: str) -> str:
 
 
 def _render_runs(text: str, start: int, end: int, tags: Sequence[Tag], run_format: str, prefix: str) -> str:
-    """Return text[start:end] as run elements, with the XML namespace `prefix`, such as w:, and the tags around them.
+    """Return text[start:end] as run elements (texts of one format), with the markup of the `tags` in it around them.
 
-    A run is a text with one format: that of its tag, and `run_format` outside the tags.
+    `prefix` is the XML namespace of the elements, such as w:. The format of a text is the opening markup of its
+    innermost tag with the name RUN, which itself is not written, and `run_format` outside such tags.
     """
     parts, position = [], start
     for tag in tags:
@@ -247,11 +254,14 @@ def find_odf_blocks(root: Element) -> XmlBlocks:
 
 
 def _odf_items(parent: Element) -> Iterator[Item]:
-    """Yield the content of a paragraph of OpenDocument, or of an element in it."""
+    """Yield the content of a paragraph of OpenDocument, or of an element in it.
+
+    Items of the kind "point" are markup that is kept as it is, at its place in the text.
+    """
     for child in parent.children:
         if isinstance(child, XmlText):
             yield Item("text", "", child.text)
-        elif isinstance(child, str):
+        elif isinstance(child, str):  # other markup, such as a comment
             yield Item("point", child)
         elif child.name == "text:s":  # one or several spaces besides those that are collapsed
             yield Item("space", child.to_xml())
@@ -267,7 +277,7 @@ def _odf_items(parent: Element) -> Iterator[Item]:
 
 
 def _paragraphs(root: Element, names: set[str]) -> list[Element]:
-    """Return all elements with these names, which are those of paragraphs, last ones first.
+    """Return all elements in `root` with these names, which are those of paragraphs, last ones first.
 
     So a paragraph inside another one, as in a text box, comes before the outer one, whose content is replaced later.
     """
@@ -316,7 +326,10 @@ def _has_letters(items: Sequence[Item]) -> bool:
 
 
 def _add_item(builder: MarkedTextBuilder, item: Item, base: str) -> None:
-    """Append a part of a paragraph to a block; a text of another format than `base` gets a tag around it."""
+    """Append a part of a paragraph to a block; a text of another format than `base` gets a tag (RUN) around it.
+
+    The opening markup of that tag is the format.
+    """
     if item.kind == "text" and item.markup == base:
         builder.add_text(item.text)
     elif item.kind == "text":

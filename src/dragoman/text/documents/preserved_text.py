@@ -39,7 +39,8 @@ class Literal:
     def find_all(self, text: str) -> list[Span]:
         """Return where a text contains the literal, as (start, end) of characters.
 
-        A number may have other separators, as in 1,000.5 and 1.000,5, and the parts of a date another order.
+        A number may have other separators, as in 1,000.5 and 1.000,5. If there is none with these digits, its parts may
+        have another order, as those of a date.
         """
         if not self.is_number:
             return [match.span() for match in re.finditer(re.escape(self.text), text)]
@@ -61,7 +62,8 @@ def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) 
     """Return what a translation of the text must contain unchanged (literals), in order.
 
     These are the parts `verbatim`, given as (start, end) of characters, and what `preserve` names, such as numbers.
-    Literals do not overlap: of two candidates, a verbatim part or placeholder has priority over an address or number.
+    Without `preserve` (NONE), only the parts `verbatim` are. Literals do not overlap: verbatim parts have priority,
+    then placeholders, addresses (URLs and e-mail) and numbers.
     """
     literals = [Literal(start, end, text[start:end]) for start, end in verbatim if text[start:end].strip()]
     patterns = [PLACEHOLDER, ADDRESS] if preserve is not Preserve.NONE else []  # {name}, %s, …; URLs, e-mail addresses
@@ -80,9 +82,9 @@ def find_literals(text: str, preserve: Preserve, verbatim: Sequence[Span] = ()) 
 
 
 def is_only_literals(text: str, literals: Sequence[Literal]) -> bool:
-    """Whether a text has no letters besides its literals (parts that stay the same): nothing is to be translated.
+    """Whether a text has literals (parts that stay the same) and no letters besides: nothing is to be translated.
 
-    A text without literals is not.
+    It is False for a text without literals.
     """
     position, rest = 0, []  # rest: texts between the literals
     for literal in literals:
@@ -102,7 +104,7 @@ def place_literals(literals: Sequence[Literal], target: str) -> list[Span | None
         free = (
             (start, end)
             for start, end in literals[number].find_all(target)
-            if all(end <= first or start >= last for first, last in used)
+            if all(end <= used_start or start >= used_end for used_start, used_end in used)
         )
         if (span := next(free, None)) is not None:
             places[number] = span
@@ -111,7 +113,7 @@ def place_literals(literals: Sequence[Literal], target: str) -> list[Span | None
 
 
 def missing_literals(literals: Sequence[Literal], target: str) -> list[Literal]:
-    """Return the literals that a translation lacks; if it has some of several equal ones, the last of these."""
+    """Return the literals that a translation (`target`) lacks; of several equal ones, it lacks the last ones."""
     return [literal for literal, place in zip(literals, place_literals(literals, target)) if place is None]
 
 
@@ -126,7 +128,10 @@ def restore_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> 
 
 
 def _align_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> AlignedSentence:
-    """Align the words of each literal with those of its occurrence in the translation, and with no others."""
+    """Align the words of each literal with those of its occurrence in the translation, and with no others.
+
+    Literals (parts that stay the same) that the translation lacks change nothing.
+    """
     links = list(sentence.links)
     for literal, occurrence in zip(literals, place_literals(literals, sentence.target)):
         if occurrence is None:
@@ -140,15 +145,16 @@ def _align_literals(sentence: AlignedSentence, literals: Sequence[Literal]) -> A
 
 def _overlapping(words: Sequence[Span], span: Span) -> set[int]:
     """Return the indices of the words, given as (start, end) of characters, that overlap a span of characters."""
-    first, last = span
-    return {index for index, (start, end) in enumerate(words) if start < last and end > first}
+    span_start, span_end = span
+    return {index for index, (start, end) in enumerate(words) if start < span_end and end > span_start}
 
 
 def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Literal]) -> AlignedSentence:
     """Return the sentence with a literal, which its translation lacks, in place of the words that translate only it.
 
-    If there are none, the literal is inserted after the translation of the source word before it. `literals` are all
-    literals of the sentence: the places of the others are not touched.
+    If these are not consecutive, only the first run of them is replaced. If there are none, the literal is inserted
+    after the last word that translates the source word before it (at the beginning, if none does). `literals` are all
+    literals of the sentence: the places of the others are not touched. The alignment follows the new words.
     """
     words, target = sentence.target_words, sentence.target
     sources = _overlapping(sentence.source_words, (literal.start, literal.end))  # source words of the literal
@@ -160,10 +166,11 @@ def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Lit
     aligned = sorted({target_word for source_word, target_word in sentence.links if source_word in sources} - taken)
     if aligned:
         first = aligned[0]
-        # the end of the consecutive aligned words
-        last = next((index for index in range(first, len(words)) if index not in aligned), len(words))
-        start, end = words[first][0], words[last - 1][1]
-        core_start, core_end = core_span(target, *words[first])[0], core_span(target, *words[last - 1])[1]
+        # the words from `first` up to, but not including, `stop` are the first run of consecutive aligned words
+        stop = next((index for index in range(first, len(words)) if index not in aligned), len(words))
+        start, end = words[first][0], words[stop - 1][1]
+        # without the punctuation before the first word and after the last one
+        core_start, core_end = core_span(target, *words[first])[0], core_span(target, *words[stop - 1])[1]
         # quotation marks and brackets are kept if the source has some around the literal
         source_start, source_end = sentence.source_words[min(sources)][0], sentence.source_words[max(sources)][1]
         before = target[start:core_start] if source_start < literal.start else ""
@@ -173,8 +180,8 @@ def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Lit
     else:
         word_before = min(sources, default=0) - 1  # in the source
         before_literal = [target_word for source_word, target_word in sentence.links if source_word == word_before]
-        first = last = max(before_literal, default=-1) + 1  # insert before this target word
-        position = core_span(target, *words[first - 1])[1] if first else 0
+        first = stop = max(before_literal, default=-1) + 1  # insert before this target word
+        position = core_span(target, *words[first - 1])[1] if first else 0  # before punctuation at the end of a word
         text = (
             f"{target[:position]} {literal.text}{target[position:]}" if first else f"{literal.text} {target}".rstrip()
         )
@@ -183,7 +190,7 @@ def _restore(sentence: AlignedSentence, literal: Literal, literals: Sequence[Lit
     links = [
         (source_word, target_word if target_word < first else target_word + shift)
         for source_word, target_word in sentence.links
-        if not first <= target_word < last
+        if not first <= target_word < stop
     ]
-    links += [(source_word, word) for source_word in sorted(sources) for word in range(first, last + shift)]
+    links += [(source_word, word) for source_word in sorted(sources) for word in range(first, stop + shift)]
     return AlignedSentence(sentence.source, text, sorted({*links}))

@@ -50,7 +50,7 @@ class SubtitleFile:
 
     @classmethod
     def parse(cls, content: bytes, translate_attributes: bool = False) -> SubtitleFile:
-        """Read a file of subtitles; a UserError if it has no time stamps.
+        """Read a file of subtitles; a SubRip file with text but without time stamps is a UserError.
 
         Subtitles have no attributes to translate: `translate_attributes`, which all formats take, is ignored.
         """
@@ -72,19 +72,21 @@ class SubtitleFile:
         escape = partial(html.escape, quote=False) if self.is_webvtt else str
         for group, block in zip(self.groups, translated):
             for cue, text in zip(group, _cut(block, len(group), escape)):
-                last = cue.line + len(cue.lines) - 1  # the last line of the subtitle
-                ending = lines[last][len(lines[last].rstrip("\r\n")) :]  # its line break; none at the end of the file
+                last_line = cue.line + len(cue.lines) - 1  # of the subtitle
+                # its line break; none at the end of the file
+                ending = lines[last_line][len(lines[last_line].rstrip("\r\n")) :]
                 line_break = lines[cue.line][len(lines[cue.line].rstrip("\r\n")) :]  # of the first of several lines
                 wrapped = line_break.join(_wrap(text, len(cue.lines)))
                 # all in the first line, so that the numbers of later lines stay the same
-                lines[cue.line : last + 1] = [wrapped + ending, *[""] * (last - cue.line)]
+                lines[cue.line : last_line + 1] = [wrapped + ending, *[""] * (last_line - cue.line)]
         return "".join(lines).encode(self.encoding)
 
 
 def _cues(lines: Sequence[str], is_webvtt: bool) -> Iterator[Cue]:
     """Yield the subtitles (cues) with text of a file; if a line begins with a dash (“- Hello.”), each line is one.
 
-    Text after an empty line belongs to the last time stamp as well; in WebVTT it is a comment, a style or a name.
+    `lines` are those of the file, with their line breaks. Text after an empty line belongs to the last time stamp as
+    well (in SubRip); in WebVTT (`is_webvtt`) it is a comment, a style or a name, and is left out.
     """
     number, start, end = 0, -1.0, -1.0  # line, and times of the present subtitle in seconds; −1: there is none
     while number < len(lines):
@@ -176,7 +178,7 @@ def _add_cue(builder: MarkedTextBuilder, text: str, unescape: Callable[[str], st
 def _cut(block: MarkedText, count: int, escape: Callable[[str], str]) -> list[str]:
     """Return the escaped texts of the `count` subtitles of a translated group.
 
-    They are divided at the tags named `CUT`; a block without them, which is damaged, is all in the first subtitle.
+    They are divided at the tags named `CUT`. If some of these are missing, the last subtitles are empty.
     """
     parts = []
     for start, end, tags in _divided(block.tags, 0, len(block.text)):
@@ -188,7 +190,9 @@ def _cut(block: MarkedText, count: int, escape: Callable[[str], str]) -> list[st
 
 
 def _divided(tags: Sequence[Tag], start: int, end: int) -> Iterator[tuple[int, int, list[Tag]]]:
-    """Divide the text from `start` to `end` at the cuts among its `tags`; yield start, end and tags of each part.
+    """Divide a text from `start` to `end` (exclusive) at the cuts among its `tags`; yield each part: start, end, tags.
+
+    Cuts are tags with the name CUT, which are between two subtitles.
 
     A tag across a cut is in both parts, so that it is closed and opened again. Of two tags without text at the place of
     a cut, the one that precedes the cut in `tags` belongs to the part before it, the other one to the part after it.
@@ -199,17 +203,20 @@ def _divided(tags: Sequence[Tag], start: int, end: int) -> Iterator[tuple[int, i
             yield start, tag.start, part
             start, part = tag.start, []
             continue
-        for number, (first, last, children) in enumerate(_divided(tag.children, tag.start, tag.end)):
+        for number, (tag_start, tag_end, children) in enumerate(_divided(tag.children, tag.start, tag.end)):
             if number:  # a cut inside the tag
-                yield start, first, part
-                start, part = first, []
-            if first < last or tag.is_point:
-                part.append(replace(tag, start=first, end=last, children=tuple(children)))
+                yield start, tag_start, part
+                start, part = tag_start, []
+            if tag_start < tag_end or tag.is_point:  # no tags that a cut has left without text
+                part.append(replace(tag, start=tag_start, end=tag_end, children=tuple(children)))
     yield start, end, part
 
 
 def _wrap(text: str, num_lines: int) -> list[str]:
-    """Break a text into at most `num_lines` lines of about equal length, at spaces; tags count as no text."""
+    """Break a text into at most `num_lines` lines of about equal length, at spaces; tags count as no text.
+
+    A text with fewer words than `num_lines` stays in one line.
+    """
     words = re.findall(r"(?:<[^<>]*>|\S|\xa0)+", text)  # \xa0: a no-break space
     lengths = [len(_TAG.sub("", word)) + 1 for word in words]  # with the space after it
     if num_lines < 2 or len(words) < num_lines:

@@ -84,19 +84,19 @@ class PlacedSentence:
 def splits_sentence(block: MarkedText, start: int, end: int) -> bool:
     """Whether a tag of a block begins, ends or stands inside the sentence from character `start` to `end`.
 
-    Then the word alignment decides where it is in the translation. A tag that begins or ends at the punctuation around
-    the sentence does not count.
+    `end` is exclusive. Then the word alignment decides where it is in the translation. A tag that begins or ends at
+    the punctuation around the sentence does not count.
     """
-    first, last = core_span(block.text, start, end)
-    return any(  # a point may stand before the punctuation at the end
-        first < position < (end if tag.is_point else last)
+    core_start, core_end = core_span(block.text, start, end)  # without the punctuation at both ends
+    return any(  # a point (a tag without text) may stand before the punctuation at the end
+        core_start < position < (end if tag.is_point else core_end)
         for tag in block.all_tags()
         for position in (tag.start, tag.end)
     )
 
 
 def project_tags(source: MarkedText, target: str, sentences: Sequence[PlacedSentence]) -> MarkedText:
-    """Return the translation of a block with the tags of its source.
+    """Return the translation of a block with the tags of its source; tags that then overlap are cut or nested.
 
     Args:
         source: the block, whose tags count characters of its text
@@ -116,12 +116,15 @@ class _Projection:
     """Places the tags of one block."""
 
     def __init__(self, source: str, target: str, sentences: Sequence[PlacedSentence]) -> None:
-        """Number the words of all sentences of the block, and collect the links between them."""
+        """Number the words of all sentences of the block, and collect the links of their alignments, as these numbers.
+
+        `source` and `target` are the texts of the block; words are spans (start, end) of their characters.
+        """
         self.source, self.target, self.sentences = source, target, sentences
         self.source_words: list[Span] = []
         self.target_words: list[Span] = []
         self.links: list[tuple[int, int]] = []
-        self.word_ranges: list[tuple[range, range]] = []  # of each sentence
+        self.word_ranges: list[tuple[range, range]] = []  # numbers of the source and target words of each sentence
         for placed in sentences:
             sentence, first_source, first_target = placed.sentence, len(self.source_words), len(self.target_words)
             self.links += [
@@ -146,16 +149,17 @@ class _Projection:
             return tag.moved(start - tag.start)
         children = [self.project(child) for child in tag.children]
         start, end = self._range(tag)
-        with_text = [child for child in children if not child.is_point]
+        with_text = [child for child in children if not child.is_point]  # a point encloses no text
         start = min([start, *(child.start for child in with_text)])
         end = max([end, *(child.end for child in with_text)])
-        children = [child.clamped(start, end) for child in children]
+        children = [child.clamped(start, end) for child in children]  # moves points outside the range to its ends
         return replace(tag, start=start, end=end, children=resolve_overlaps(children))
 
     def _verbatim_start(self, tag: Tag) -> int | None:
         """Return where the translation has the text of a tag that is not translated; None if it does not have it.
 
-        Of several places, it is the first one at or after the words that are aligned with the tag.
+        Of several places, it is the first one at or after the words that are aligned with the tag; if there is none,
+        the first one of all.
         """
         words = self._best_words(self._tagged_words(tag))
         text = self.source[tag.start : tag.end]
@@ -168,7 +172,10 @@ class _Projection:
         return [index for index, (start, end) in enumerate(self.source_words) if start < tag.end and end > tag.start]
 
     def _range(self, tag: Tag) -> Span:
-        """Return the characters of the translation that a tag with text encloses."""
+        """Return the characters (start, end) of the translation that a tag with text encloses.
+
+        They are those of the target words that best match its words, with as much punctuation as in the source.
+        """
         text = self.source[tag.start : tag.end].strip()
         if text == self.source.strip():  # the tag encloses the whole block
             stripped = self.target.strip()
@@ -179,19 +186,21 @@ class _Projection:
         if words is None:  # no word is aligned: the tag becomes empty
             position = self._point(tag.start)
             return position, position
-        first = self.source.index(text, tag.start)  # where the text begins, without white space
-        start = self._in_word(first, tagged[0], words[0], is_start=True)
-        return start, max(start, self._in_word(first + len(text), tagged[-1], words[-1], is_start=False))
+        text_start = self.source.index(text, tag.start)  # without the white space at the beginning of the tag
+        start = self._in_word(text_start, tagged[0], words[0], is_start=True)
+        return start, max(start, self._in_word(text_start + len(text), tagged[-1], words[-1], is_start=False))
 
     def _in_word(self, position: int, source_word: int, target_word: int, is_start: bool) -> int:
-        """Return which place in a target word corresponds to a position in the aligned source word.
+        """Return which character of the translation corresponds to `position`, a character in or beside a source word.
 
+        `source_word` and `target_word` are the indices of two aligned words.
         Before and after the word, it is as far inside the punctuation as in the source, or outside all of it. Inside
         the word, it is the same place if both words are the same, as in H<sub>2</sub>O; otherwise `is_start` says
         whether it is the beginning or the end of the word.
         """
         (start, end), (target_start, target_end) = self.source_words[source_word], self.target_words[target_word]
-        core_start, core_end = core_span(self.source, start, end)  # without the punctuation
+        # the words without the punctuation at both ends
+        core_start, core_end = core_span(self.source, start, end)
         target_core_start, target_core_end = core_span(self.target, target_start, target_end)
         if position <= start < core_start:
             return target_start
@@ -210,14 +219,14 @@ class _Projection:
 
         A word that is aligned with tagged words gains 1, one that is aligned only with others costs FOREIGN_COST.
         """
-        # target words that are aligned with tagged words, and with others
+        # aligned, foreign: target words that are aligned with tagged words, and with others; a word can be in both
         tagged_set, aligned, foreign = set(tagged), set[int](), set[int]()
         for source, target in self.links:
             (aligned if source in tagged_set else foreign).add(target)
         for source_range, target_range in self.word_ranges:
             if source_range and tagged_set.issuperset(source_range):  # the tag encloses a whole sentence
                 aligned.update(target_range)
-        best, best_gain, first, gain = None, 0.0, 0, 0.0
+        best, best_gain, first, gain = None, 0.0, 0, 0.0  # the best range so far, and the one that ends at `word`
         for word, (start, end) in enumerate(self.target_words):  # the range with the highest sum (Kadane)
             if gain <= 0:
                 first, gain = word, 0.0
@@ -229,8 +238,9 @@ class _Projection:
     def _point(self, position: int) -> int:
         """Return where a tag without text at a position of the source stands in the translation.
 
-        It stands after the translation of the word that it is attached to, inside it if the translation has the same
-        word, as in super<wbr>market, or else before that of the next word.
+        It stands after the translation of the word that it is attached to (no space is between), inside it if the
+        translation has the same word, as in super<wbr>market, or else before that of the next word. If that word is not
+        aligned, it stands at the end of the translation.
         """
         # words that begin before the position, and others
         before = [index for index, (start, _) in enumerate(self.source_words) if start < position]
@@ -252,7 +262,7 @@ class _Projection:
             return len(self.target.rstrip())
         if not is_attached:
             return self.target_words[words[0]][0]
-        core_start, _ = core_span(self.source, *self.source_words[word])
+        core_start, _ = core_span(self.source, *self.source_words[word])  # where the punctuation before it ends
         target_word = words[0] if position <= core_start else words[-1]
         return self._in_word(position, word, target_word, is_start=False)
 
@@ -264,7 +274,7 @@ class _Projection:
         """
         before = {index for index, (start, _) in enumerate(self.source_words) if start < position}
         share = position / max(1, len(self.source))
-        crossing = sum(source in before for source, _ in self.links)  # if everything comes after the cut
+        crossing = sum(source in before for source, _ in self.links)  # links that cross a cut at the beginning
         best = (crossing, share, 0)  # crossing links, distance from the relative position, place of the cut
         for word, (_, end) in enumerate(self.target_words):
             crossing += sum(-1 if source in before else 1 for source, target in self.links if target == word)
