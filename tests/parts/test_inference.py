@@ -15,7 +15,7 @@ from dragoman.errors import UserError
 from dragoman.parts import packed_linear
 from dragoman.parts.embedding import Embedding, OutputLayer
 from dragoman.parts.inference import InferencePrecision, optimize_for_inference
-from dragoman.parts.kernel_choice import KernelChoices, fastest
+from dragoman.parts.kernel_choice import KernelChoices, fastest, kernel_choices
 from dragoman.parts.packed_linear import KERNELS, PACKED_ROWS, FastestProduct
 
 LINEAR = {"atol": 1e-5, "rtol": 1e-5}
@@ -148,6 +148,16 @@ def test_choices_of_an_earlier_process_are_used(monkeypatch: pytest.MonkeyPatch,
     FastestProduct(layer.weight, layer.bias, "float32")(x)
     assert list(tmp_path.rglob("*.jsonl"))
     monkeypatch.setattr(packed_linear, "fastest", None)
+    torch.testing.assert_close(FastestProduct(layer.weight, layer.bias, "float32")(x), layer(x), **LINEAR)
+
+
+@torch.no_grad()
+def test_a_stored_choice_of_an_unknown_kernel_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    layer, x = nn.Linear(5, 4), torch.randn(1, 5)
+    kernel_choices().add("float32 4×5 1 True", "kernel of another version")
     torch.testing.assert_close(FastestProduct(layer.weight, layer.bias, "float32")(x), layer(x), **LINEAR)
 
 

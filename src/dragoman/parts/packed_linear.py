@@ -165,14 +165,16 @@ class FastestProduct:
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
         choices = kernel_choices()
         name = choices.find(shape)
-        if name not in kernels:  # None: not measured yet
+        if name not in kernels:  # None: not measured yet; a kernel of another version of this program is measured again
             packed = {name: product for name in kernels if (product := self._pack(name)) is not None}
             if not packed:
                 return plain(self.weight, self.bias)
             # int8 kernels come first: float32 ones must be clearly faster, because their weights fill more of the
             # caches
             margin = FLOAT32_MARGIN if self.precision == "int8" else TIME_TOLERANCE
-            name = choices.add(shape, fastest(packed, x, margin=margin))
+            measured = fastest(packed, x, margin=margin)
+            stored = choices.add(shape, measured)
+            name = stored if stored in kernels else measured
         return self._pack(name, keep=True) or plain(self.weight, self.bias)
 
     def _pack(self, name: str, keep: bool = False) -> Product | None:
