@@ -27,6 +27,7 @@ from dragoman.lens.svg import join, tag
 
 HEAD_SIZE, HEADS_PER_ROW = 150, 8  # pixels of one attention head among several
 TABLE_CELLS = 12  # width of a token in a table, in terminal cells
+SCORE_CHARACTER_WIDTH = 6.6  # pixels of a character of the scores in a node, which have a smaller font
 NODE_CELLS = 14  # width of a token in a node of the beam tree, in terminal cells
 ROW_STEP, NODE_HEIGHT, COLUMN_GAP, TREE_TOP = 44, 36, 34, 92  # pixels of the beam tree
 MAP_SIZE, MAPS_PER_ROW = 320, 4  # pixels of one map of position encodings
@@ -221,7 +222,8 @@ def beam_tree_figure(tree: BeamTree, title: str = "Beam search, step by step", n
     line below the title. All sizes and coordinates are in pixels.
     """
     nodes = tree.nodes[1:]  # without the root, which has no token
-    node_width = max(96.0, svg.label_width([node.token for node in nodes], NODE_CELLS) + 16)
+    scores_width = SCORE_CHARACTER_WIDTH * max((len(_node_scores(node)) for node in nodes), default=0)
+    node_width = max(svg.label_width([node.token for node in nodes], NODE_CELLS), scores_width) + 16
     columns: dict[int, list[BeamNode]] = {}
     for node in sorted(nodes, key=lambda node: -node.score):
         columns.setdefault(node.step, []).append(node)
@@ -264,8 +266,13 @@ def _node(node: BeamNode, x: float, y: float, width: float, best: bool) -> Marku
         svg.rect(*box, tag("title", tooltip), class_=css_class, fill_opacity=opacity, rx=5),
         *([svg.rect(*box, class_="best", rx=5)] if best else []),
         svg.text(x + 7, y + 15, rank + svg.shorten(node.token, NODE_CELLS), "bold" if best else None),
-        svg.text(x + 7, y + 29, f"{node.score:.2f} → {node.normalized_score:.2f}", css_class="number"),
+        svg.text(x + 7, y + 29, _node_scores(node), css_class="number"),
     )
+
+
+def _node_scores(node: BeamNode) -> str:
+    """Return what a node shows below its token: log p of the hypothesis, and its normalized score."""
+    return f"{node.score:.2f} → {node.normalized_score:.2f}"
 
 
 def _tree_legend(y: float) -> Markup:

@@ -87,7 +87,8 @@ class BeamView {
     this.allNodes = beam.nodes;
     this.nodes = beam.nodes.slice(1); // without the root
     this.bestPath = new Set(this.path(this.nodes.find((node) => node.rank === 1)).map((node) => node.index));
-    this.nodeWidth = Math.max(106, labelWidth(this.nodes.map((node) => this.label(node)), 14) + 18);
+    const scoresWidth = 6.6 * Math.max(...this.nodes.map((node) => this.scores(node).length)); // of small digits
+    this.nodeWidth = Math.max(labelWidth(this.nodes.map((node) => this.label(node)), 14), scoresWidth) + 18;
     this.columns = new Map(); // step → nodes, best first
     for (const node of [...this.nodes].sort((a, b) => b.score - a.score)) this.columns.set(node.step, [...(this.columns.get(node.step) ?? []), node]);
     this.columns = new Map([...this.columns].sort(([a], [b]) => a - b));
@@ -140,7 +141,12 @@ class BeamView {
       svg("title", {}, `${this.text(node)}: ${this.describe(node)}`),
       svg("rect", { ...box, class: "ground" }), svg("rect", { ...box, class: "shape" }),
       svg("text", { x: round(x + 9), y: y + 15, class: isBest ? "bold" : null }, shorten(this.label(node), 14)),
-      svg("text", { x: round(x + 9), y: y + 29, class: "number" }, `${formatScore(node.score)} → ${formatScore(node.normalized_score)}`));
+      svg("text", { x: round(x + 9), y: y + 29, class: "number" }, this.scores(node)));
+  }
+
+  /** Return what a node shows below its token: log p of the hypothesis, and its normalized score. */
+  scores(node) {
+    return `${formatScore(node.score)} → ${formatScore(node.normalized_score)}`;
   }
 
   /** Return the nodes from the first token to `node`. */

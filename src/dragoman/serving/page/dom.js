@@ -130,5 +130,5 @@ export function formatPercent(share) {
 export function formatProbability(probability) {
   if (probability >= 0.0005) return formatPercent(probability);
   const percent = 100 * probability;
-  return percent < 0.00005 ? "<\u00a00.0001\u00a0%" : `${percent.toFixed(Math.ceil(-Math.log10(percent)))}\u00a0%`;
+  return percent < 0.005 ? "<\u00a00.01\u00a0%" : `${percent.toFixed(Math.ceil(-Math.log10(percent)))}\u00a0%`;
 }
