@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import math
 import re
 import subprocess
 import sys
@@ -83,6 +84,21 @@ def test_a_run_is_evaluated(trained: tuple[dragoman.Run, list[dragoman.TrainingE
     assert list(result.scores) == ["bleu", "chrf", "ter", "exact-match", "perplexity"]
     assert result["perplexity"] > 1
     assert run.evaluate(["The dog sleeps."], ["Der Hund schläft."], ["bleu"]).scores == {"bleu": result.scores["bleu"]}
+
+
+def test_every_accepted_metric_gets_a_score(trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]]) -> None:
+    run, _ = trained
+    texts = ["The dog sleeps."], ["Der Hund schläft."]
+    found = dragoman.evaluate(run, *texts, ["perplexity", "word_perplexity", "bits_per_character"])
+    assert list(found.scores) == ["perplexity", "word_perplexity", "bits_per_character"]
+    words = found.scores["word_perplexity"].detail
+    assert words["words"] == 4  # with EOS
+    tokens = found.scores["perplexity"].detail
+    total = tokens["cross_entropy"] * tokens["tokens"]  # −ln p
+    assert words["cross_entropy"] * 4 == pytest.approx(total)
+    assert found["word-perplexity"] == found["word_perplexity"] == pytest.approx(math.exp(total / 4))
+    with pytest.raises(dragoman.UserError, match="the metric perplexity=char cannot be computed"):
+        dragoman.evaluate(run, *texts, ["perplexity=char"])
 
 
 def test_sources_without_a_reference_are_not_aligned(

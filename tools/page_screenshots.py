@@ -31,7 +31,7 @@ LAPTOP, PROJECTOR, PHONE = (1280, 820), (1920, 1080), (360, 720)
 def open_word_menu(page: Page) -> None:
     """Show other words for the third word of the translation."""
     page.locator("#target").get_by_text("Mann", exact=True).first.click()
-    page.locator('.choices .option').first.wait_for()
+    page.locator(".choices .option").first.wait_for()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import random
+import re
 import sys
 import textwrap
 import typing
@@ -97,7 +98,8 @@ def messages() -> Iterator[Item]:
             if called in ("Option", "Argument", "Typer"):
                 texts += [keyword.value for keyword in node.keywords if keyword.arg == "help"]
             for text in texts:
-                if (message := _template(text)) and " " in message:
+                message = _template(text)
+                if message and " " in re.sub(r"\{[^}]*\}", "", message).strip():  # has words besides its holes
                     kind = "Error message" if called.endswith("UserError") else "Help text of a command-line option"
                     quoted = "\n".join(f"> {line}".rstrip() for line in message.splitlines())
                     yield Item(f"{kind}:\n\n{quoted}", f"{path.relative_to(ROOT)}:{text.lineno}")

@@ -241,7 +241,7 @@ def rename_stopping_settings(values: dict[str, Any], where: str) -> dict[str, An
         if old in values and new in values:
             known = ", ".join(f"{old}={name} is {new}={str(value).lower()}" for name, value in STOP.items())
             values_by_new_name = f" ({known})" if old == "stop" else ""
-            raise UserError(f"{where}{old} is now called {new}{values_by_new_name}: use only {new}")
+            raise UserError(f"{where}{old} is now called {new}{values_by_new_name}: use {new} instead of {old}")
     if not {"stop", "complete"} & values.keys():
         return values
     stop = values.get("stop", "complete")  # the default of `stop` in those versions

@@ -129,7 +129,7 @@ def fork_map(
     except BrokenProcessPool:
         raise UserError(
             f"one of {workers} worker processes has ended unexpectedly, perhaps for lack of memory: use fewer worker "
-            "processes"
+            "processes (--num-workers)"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -120,7 +120,7 @@ def test_two_processes_give_the_same_bytes(inputs: Path, tmp_path: Path, monkeyp
 def test_mistakes(inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(job(inputs, out))
-    with pytest.raises(UserError, match="already holds a job: continue that job with --resume"):
+    with pytest.raises(UserError, match=r"already holds a bulk job .*: continue that job with --resume"):
         run(job(inputs, out))
     with pytest.raises(UserError, match="started with a different value of 'block bytes'"):
         run(job(inputs, out, block_bytes=65), resume=True)

@@ -74,7 +74,7 @@ def test_mistakes_in_parquet(parquet_file: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     with pytest.raises(UserError, match=r"has no column 'words', only id, text, pair.en, pair.de: name the source"):
         job(str(parquet_file), out, columns={"source": "words"})
-    with pytest.raises(UserError, match="already has a column 'id', which the job would add for its results"):
+    with pytest.raises(UserError, match="already has a column 'id', which the bulk job would add for its results"):
         job(str(parquet_file), out, results={"id": str})
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(UserError, match="is not a valid Parquet file"):

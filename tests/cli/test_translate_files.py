@@ -494,7 +494,7 @@ def test_many_files_are_translated_like_one(dragoman: Dragoman, run: Path, corpu
     assert (tmp_path / "out" / "a.txt").read_bytes() == (tmp_path / "out" / "b.txt").read_bytes() == alone
     records = [json.loads(line) for line in (tmp_path / "out" / "c.jsonl").read_text().splitlines()]
     assert [record["translation"] for record in records] == alone.decode().splitlines()
-    assert "already holds a job" in dragoman("translate", run, *options).err
+    assert "already holds a bulk job" in dragoman("translate", run, *options).err
     assert "wrote 30 lines of 3 files" in dragoman("translate", run, *options, "--resume").err
     assert "leave one of them out" in dragoman("translate", run, *options, "--alignment").err
     assert "--block-kib needs --input" in dragoman("translate", run, corpus / "test.en", "--block-kib", 3).err

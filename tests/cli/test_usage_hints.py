@@ -160,6 +160,16 @@ def test_a_wrong_command_names_the_right_one(
             assert f"use 'dragoman {WANTED[objective]} {folder}'" in answer.err
 
 
+@pytest.mark.parametrize(("system", "architecture"), [("classifier", "encoder"), ("gpt", "decoder")])
+def test_a_shortlist_is_not_learned_for_a_model_that_cannot_use_it(
+    system: str, architecture: str, dragoman: Dragoman, tmp_path: Path
+) -> None:
+    answer = dragoman("shortlist", make_run(tmp_path / "run", system, "pairs"))
+    assert answer.code == 2
+    assert f"has the architecture {architecture}: use it without a shortlist" in answer.err
+    assert "learning" not in answer.err
+
+
 @pytest.mark.parametrize(
     "objective", ["causal-lm", "masked-lm", "replaced-token-detection", "denoising", "span-corruption", "unified-lm"]
 )

@@ -208,7 +208,7 @@ def test_a_pair_longer_than_the_token_budget_is_rejected(store_of: StoreOf) -> N
 @pytest.mark.parametrize("position", [DataPosition(0, 1, 0), DataPosition(0, 0, 5)])
 def test_a_position_of_other_data_is_rejected(store_of: StoreOf, position: DataPosition) -> None:
     batches = Batches(of_lengths(store_of, [(1, 1)] * 6), max_tokens=6, seed=0)
-    with pytest.raises(UserError, match="this data has no batch at DataPosition"):
+    with pytest.raises(UserError, match="the training data has no batch at DataPosition"):
         next(batches.iterate_from(position))
 
 

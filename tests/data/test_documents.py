@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,27 @@ def test_the_next_sentence_comes_from_the_same_document(
             other = next(n for n in range(len(store)) if store.source(n).tolist() == second)
             assert follows or not store.same_document(index, other)
     assert labels == {index: {0, 1} if index in truly_next else {1} for index in range(len(store))}
+
+
+@pytest.mark.parametrize("text", ["a1\n", "a1\na3\n", "a1\n\nb1\n", "a1\na3\nc1\n"])
+def test_in_a_tiny_corpus_only_the_next_sentence_is_labelled_so(
+    text: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    store = store_of([Corpus(tmp_path / "text")], tokenizer, tmp_path, "documents")
+    objective = build_objective("masked-lm", material("bert", tokenizer), {"next_sentence": True, "mask_rate": 0.0})
+    assert objective.build_row is not None
+    lines = text.splitlines()
+    sentences = [tokenizer.encode(line) for line in lines if line]
+    pairs = [[tokenizer.encode(line) for line in pair] for pair in pairwise(lines) if all(pair)]
+    random = np.random.default_rng(1)
+    for index in [*range(len(store))] * 20:
+        row = objective.build_row(store, index, random)
+        ids = np.where(row.target != PAD, row.target, row.source)  # without masks
+        _, first, separator, second, _ = ids.tolist()  # each sentence is a token
+        assert separator == SEPARATOR
+        assert [first] == sentences[index]
+        assert (row.sentence_label == 0) == ([[first], [second]] in pairs)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,18 @@ def test_the_languages_of_a_translation_memory_are_those_of_its_first_unit(write
     assert "has no translation unit in en and it, only texts in de-DE, EN-us, en, en_GB, de, fr: choose two" in said
 
 
+def test_a_translation_memory_has_no_column_of_features(write) -> None:
+    path = write("a.tmx", TMX.format(encoding="utf-8", source="en-US"))
+    corpus = Corpus(path, features_column="x")
+    expected = "a.tmx is a translation memory, which has no column 'x' of features: name a file with"
+    assert expected in message(corpus)
+    with pytest.raises(UserError, match="has no column 'x' of features"):
+        list(corpus.read_sources())
+    features = write("features", "N\nV\n")
+    pairs = list(Corpus(path, source_language="en", target_language="de", source_features=features).read_pairs())
+    assert [pair.source_with_features for pair in pairs] == ["The dog\tN", "two\tV"]
+
+
 ENTITIES = '<!DOCTYPE tmx [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;">]><tmx><body/></tmx>'
 
 

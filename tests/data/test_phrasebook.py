@@ -455,5 +455,5 @@ def test_an_existing_folder_is_rejected(tmp_path: Path) -> None:
 def test_impossible_sizes_are_rejected() -> None:
     with pytest.raises(UserError, match="train sentence pairs to generate must be at least 0, but is -1"):
         phrasebook.splits(-1)
-    with pytest.raises(UserError, match="ask for more training pairs or fewer"):
+    with pytest.raises(UserError, match="raise the number of training pairs, or lower"):
         phrasebook.splits(1, valid=5, test=0)

@@ -37,6 +37,7 @@ def test_words_and_characters_include_eos() -> None:
     assert word_perplexity(-4 * math.log(3), texts).value == pytest.approx(3)
     assert bits_per_character(-6 * math.log(2) * 1.5, texts).value == pytest.approx(1.5)
     assert likelihood_metric("perplexity", -5 * math.log(7), 5, texts).value == pytest.approx(7)
-    assert likelihood_metric("word-perplexity", -4 * math.log(3), 5, texts).detail["words"] == 4
+    for name in ("word-perplexity", "word_perplexity"):
+        assert likelihood_metric(name, -4 * math.log(3), 5, texts).detail["words"] == 4
     with pytest.raises(UserError, match="at least one word"):
         word_perplexity(0.0, [])

@@ -170,8 +170,10 @@ def test_unsupported_architecture_is_refused(saved: Path, tmp_path: Path, name: 
 
 
 def test_missing_folder_and_files(saved: Path, tmp_path: Path) -> None:
-    assert refused(tmp_path / "nowhere").endswith("is not a folder: name one with config.json and model.safetensors")
-    assert "has no config.json" in refused(tmp_path)
+    assert refused(tmp_path / "nowhere").endswith(
+        "is not a folder: name the folder of a checkpoint, with config.json and model.safetensors"
+    )
+    assert "has no file config.json" in refused(tmp_path)
     copy(saved, "bert", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     assert "has no weights: expected model.safetensors, or model.safetensors.index.json" in refused(tmp_path)
@@ -249,7 +251,9 @@ def test_missing_weights(saved: Path, tmp_path: Path) -> None:
     bias = "encoder.layer.1.output.dense.bias"
     rewrite(tmp_path, lambda weights: [weights.pop(f"bert.{bias}"), weights.pop("bert.embeddings.LayerNorm.weight")])
     message = refused(tmp_path)
-    assert "do not fit its config.json: 2 missing, such as encoder.layer.1.output.dense.bias" in message
+    assert (
+        "do not fit its configuration file config.json: 2 missing, such as encoder.layer.1.output.dense.bias" in message
+    )
 
 
 def test_untied_model_without_an_output_matrix(saved: Path, tmp_path: Path) -> None:

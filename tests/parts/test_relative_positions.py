@@ -163,7 +163,7 @@ def test_alibi_falls_with_the_distance() -> None:
 @pytest.mark.parametrize("position", [RelativeBias(1), ALiBi(1), RelativeBias(8), ALiBi(8)])
 def test_another_number_of_heads_is_refused(position: RelativeBias | ALiBi) -> None:
     stack = Stack((SelfAttention(4),), position=position).build(8)
-    told = f"{type(position).__name__} has {position.heads} heads, but the attention has 4"
+    told = f"{type(position).__name__} is built for {position.heads} attention heads, but the attention has 4"
     with pytest.raises(UserError, match=told):
         stack(torch.randn(1, 3, 8), Context(SequenceLayout.padded(3, torch.tensor([3]))))
 

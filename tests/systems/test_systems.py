@@ -227,6 +227,27 @@ def test_model_dim_must_be_divisible_by_heads() -> None:
         SYSTEMS["transformer"].spec(SEPARATE, heads=7).build()
 
 
+@pytest.mark.parametrize(
+    ("system", "settings", "ratio"),
+    [
+        ("transformer", {}, 4),
+        ("transformer", {"gated_ffn": True}, 8 / 3),
+        ("speech", {"gated_ffn": True}, 8 / 3),
+        ("t5", {"gated_ffn": True}, 4),
+        ("gpt", {}, 4),
+        ("palm", {}, 4),
+        ("llama", {}, 8 / 3),
+    ],
+)
+def test_the_default_ffn_dim_is_that_of_its_help(system: str, settings: dict[str, Any], ratio: float) -> None:
+    """4 · model_dim, or about 8/3 · model_dim if they are gated, except in palm and t5."""
+    assert "about 8/3 · `model_dim` if they are gated, except in palm and t5" in SETTING_HELP["ffn_dim"]
+    spec = SYSTEMS[system].spec(JOINT, model_dim=384, heads=8, layers=1, **settings)
+    parts = list(find_specs(spec, FeedForward))
+    assert parts
+    assert [part.inner_dim or 4 * 384 for part in parts] == pytest.approx([ratio * 384] * len(parts), rel=0.01)
+
+
 def test_every_setting_is_explained() -> None:
     names = {name for system in SYSTEMS.values() for name in system.settings()}
     assert names == SETTING_HELP.keys()

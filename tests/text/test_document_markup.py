@@ -14,7 +14,7 @@ from dragoman.errors import UserError
 from dragoman.text.documents.block_translation import SplitBlock
 from dragoman.text.documents.document import Document, parse_document
 from dragoman.text.documents.html_document import HtmlDocument
-from dragoman.text.documents.marked_text import MarkedText, Tag
+from dragoman.text.documents.marked_text import MarkedText, Tag, resolve_overlaps
 from dragoman.text.documents.preserved_text import Preserve, find_literals, missing_literals, restore_literals
 from dragoman.text.documents.tag_projection import CUT, AlignedSentence
 from dragoman.text.sentences import split_sentences
@@ -201,6 +201,25 @@ def test_valid_nesting_stays_valid(spans: list[tuple[str, int, int]], random: ob
     assert not stack
     assert re.sub("<[^<>]*>", "", result) == block.text.upper()
     assert sorted(re.findall("<[^<>]*>", result)) == sorted(re.findall("<[^<>]*>", source))
+
+
+def _tag(start: int, end: int, name: str, *children: Tag) -> Tag:
+    return Tag(start, end, f"<{name}>", f"</{name}>", tuple(children), name)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        # links side by side in one tag are not nested
+        ([_tag(0, 8, "b", _tag(0, 3, "a")), _tag(4, 7, "a")], "<b><a>012</a>3<a>456</a>7</b>89"),
+        ([_tag(0, 8, "a"), _tag(2, 4, "a")], "<a>01234567</a><a></a>89"),
+        # a link in a tag inside another link, or the other way round
+        ([_tag(0, 8, "a"), _tag(1, 6, "b", _tag(2, 4, "a"))], "<a>0<b>12345</b>67</a><a></a>89"),
+        ([_tag(0, 8, "b", _tag(0, 6, "a")), _tag(2, 4, "a")], "<b><a>012345</a><a></a>67</b>89"),
+    ],
+)
+def test_only_nested_links_become_empty(tags: list[Tag], expected: str) -> None:
+    assert MarkedText("0123456789", resolve_overlaps(tags)).render() == expected
 
 
 def test_nested_and_repeated_markup_takes_no_quadratic_time() -> None:

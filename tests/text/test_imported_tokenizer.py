@@ -351,6 +351,15 @@ def test_t5_sentinels_have_the_last_ids_in_reverse_order(
     assert tokenizers_from_folder(tmp_path, config)[0].vocab_size == ours.vocab_size - 97
 
 
+def test_every_gap_needs_a_sentinel(made: Callable[..., tuple[Path, Config]]) -> None:
+    tokenizer, _ = tokenizers_from_folder(*made("t5"))
+    first, second = tokenizer.special_token_ids["<extra_id_0>"], tokenizer.special_token_ids["<extra_id_1>"]
+    expected = tokenizer.encode("the <extra_id_0> ship <extra_id_1> down", parse_special=True)
+    assert tokenizer.encode_with_sentinels("the \x01 ship \x01 down", "\x01", [first, second, 7]) == expected
+    with pytest.raises(UserError, match="a text has 2 gaps, but the model can fill at most 1 gaps"):
+        tokenizer.encode_with_sentinels("the \x01 ship \x01 down", "\x01", [first])
+
+
 @pytest.mark.parametrize("form", ["files", "document"])
 @pytest.mark.parametrize("family", ["mbart", "mbart50"])
 def test_language_ids_equal_those_of_transformers(

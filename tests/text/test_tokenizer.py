@@ -354,6 +354,15 @@ def test_symbols_are_what_stands_between_spaces(marker: str) -> None:
     assert tokenizer.encode("I_RUN I")[1] == UNK
 
 
+@pytest.mark.parametrize("tokenizer", [LEARNED["bpe", "initial"], LEARNED["word", "initial"]])
+def test_every_gap_needs_a_sentinel(tokenizer: Tokenizer) -> None:
+    text, sentinels = "the \x01 old \x01 ship", [1001, 1002, 1003]
+    ids = tokenizer.encode_with_sentinels(text, "\x01", sentinels)
+    assert [token_id for token_id in ids if token_id > 1000] == [1001, 1002]
+    with pytest.raises(UserError, match="a text has 2 gaps, but the model can fill at most 1 gaps of one text: split"):
+        tokenizer.encode_with_sentinels(text, "\x01", sentinels[:1])
+
+
 def test_features_follow_all_tokens_and_are_kept() -> None:
     """Feature symbols have ids of their own after all tokens, also if more are added; no text contains them."""
     tokenizer = learn_tokenizer(["walk walked PST <feature:PST>"], "character")

@@ -122,5 +122,5 @@ def test_wrong_requests(corpus: Path, origin_run: Path, tmp_path: Path) -> None:
     alone = replace(config, training=replace(config.training, start_from=None))
     with pytest.raises(UserError, match="--add-language el extends a trained model"):
         prepare_run(tmp_path / "run", alone, lambda text: None)
-    with pytest.raises(UserError, match="resembles a language to add to a model, needs that language"):
+    with pytest.raises(UserError, match="names a language of the model that resembles the one to add"):
         TextConfig(similar_language="de")

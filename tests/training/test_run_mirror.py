@@ -147,7 +147,7 @@ def test_what_is_damaged_or_of_another_run_is_refused(prepared: Path, tmp_path: 
             attempt()
     stored = RunMirror(prepared, location).manifest().files["config.yaml"]
     (tmp_path / "mirror" / "objects" / stored.digest).write_bytes(b"x" * stored.size)
-    with pytest.raises(UserError, match=r"^config.yaml at .* is damaged: resume from another copy of the run$"):
+    with pytest.raises(UserError, match=r"^the file config.yaml in the mirror .* is damaged: resume training"):
         RunMirror(tmp_path / "third", location).fetch()
     assert not (tmp_path / "third" / "model.json").exists()
     (tmp_path / "mirror" / "manifest.json").write_text("{")

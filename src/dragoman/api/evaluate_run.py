@@ -153,7 +153,7 @@ class _Evaluator:
             # normalized (Unicode form, case) as the text on which the run was trained
             references = [[normalize_text(run, text) for text in texts] for texts in self.references]
             self._score_against_references([translation.text for translation in translations], references, metrics)
-        if likelihoods := [name for name in metrics if name in evaluation.LIKELIHOOD_METRICS]:
+        if likelihoods := [name for name in metrics if evaluation.metric_name(name) in evaluation.LIKELIHOOD_METRICS]:
             sources = [source for source, texts in zip(self.sources, self.references) for _ in texts]
             targets = [text for texts in self.references for text in texts]  # all references of every source
             self._score_likelihoods(likelihoods, sources, targets)
@@ -229,8 +229,8 @@ class _Evaluator:
     def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
         """Raise a UserError if a metric is not in `supported`; its message calls what is evaluated `subject`."""
         for name in metrics:
-            base_name = evaluation.metric_name(name).partition("=")[0]  # without the tokenizer: "bleu=char"
-            if base_name not in supported:
+            base_name, variant, _ = evaluation.metric_name(name).partition("=")  # "bleu=char" is a variant of "bleu"
+            if base_name not in supported or (variant and not evaluation.is_text_metric(name)):
                 raise UserError(
                     f"the metric {name} cannot be computed for {subject}: use one of {', '.join(supported)}"
                 )

@@ -245,8 +245,8 @@ class SweepRunner:
             case "failed":  # the preparation of all runs
                 log_file = self.folder / LOGS_FOLDER / f"{PREPARATION}.log"
                 raise UserError(
-                    f"the data and settings of the sweep's runs could not be prepared: {event['error']}; the log "
-                    f"{log_file} has details"
+                    f"the data and settings of the sweep's runs could not be prepared ({event['error']}): correct "
+                    f"what the log {log_file} reports, and repeat the command"
                 )
             case "interrupted":
                 self.has_ended.add(name)

@@ -234,7 +234,7 @@ def sweep(
         request = SweepRequest.create(fixed | space_from_mapping(space), **options)
     elif fixed:
         raise UserError(
-            f"{next(iter(fixed))} is given without the settings to vary: add the argument `space`, such as "
+            f"the setting {next(iter(fixed))} is given without settings to vary: add the argument `space`, such as "
             f"{{'system.size': ['tiny', 'small']}}, or give only the folder to continue its sweep"
         )
     else:
@@ -261,7 +261,7 @@ def run_sweep(
     existed, is_new = folder.exists(), not (folder / STATE_FILE).exists()
     # hidden files, such as the lock, do not count
     if existed and not (folder / SWEEP_FILE).exists() and any(folder.glob("[!.]*")):
-        raise UserError(f"the folder {folder} exists and is not a sweep: choose another folder, or an empty one")
+        raise UserError(f"the folder {folder} has files and is not a sweep: choose a new folder, or an empty one")
     configurations = request.configurations()
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_run_lock(folder):

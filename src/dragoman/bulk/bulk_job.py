@@ -174,8 +174,8 @@ class BulkJob:
         """
         if any(source.location.startswith(f"{self.folder.location}/") for source in self.inputs):
             raise UserError(
-                f"the output folder {self.folder.location} contains input files of the job: choose another output "
-                "folder"
+                f"the output folder {self.folder.location} contains input files of the bulk job: choose another "
+                "output folder"
             )
         names = set(self.folder.names()) - {LOCK_FILE, BLOCK_FOLDER}  # what is in the folder
         if names and overwrite and JOB_FILE in names:
@@ -185,8 +185,8 @@ class BulkJob:
             raise UserError(f"the output folder {self.folder.location} is not empty: choose a new or empty folder")
         elif names and not resume:
             raise UserError(
-                f"the output folder {self.folder.location} already holds a job: continue that job with --resume, or "
-                "delete its output and process all inputs again with --overwrite"
+                f"the output folder {self.folder.location} already holds a bulk job (an earlier command with --input): "
+                "continue that job with --resume, or delete its output and process all inputs again with --overwrite"
             )
         elif names:
             self._check_same_job()
@@ -197,7 +197,7 @@ class BulkJob:
             path = Path(self.folder.path(LOCK_FILE))
             with os_errors_as_user_errors(path):
                 file = locks.enter_context(path.open("ab"))
-            lock_file(file, f"{self.folder.location} is being written by another job: wait for it, or stop it")
+            lock_file(file, f"{self.folder.location} is being written by another bulk job: wait for it, or stop it")
         if not self.folder.exists(JOB_FILE):
             self.folder.write(JOB_FILE, json.dumps(self.description, indent=1, ensure_ascii=False).encode())
 
@@ -207,14 +207,14 @@ class BulkJob:
             before = json.loads(self.folder.read(JOB_FILE))
         except ValueError:
             raise UserError(
-                f"{self.folder.path(JOB_FILE)}, the description of the job to resume, is damaged: process all inputs "
-                "again with --overwrite"
+                f"{self.folder.path(JOB_FILE)}, the description of the bulk job to resume, is damaged: process all "
+                "inputs again with --overwrite"
             ) from None
         now = json.loads(json.dumps(self.description))  # with lists instead of tuples, as in the file
         for name in {**before, **now}:
             if before.get(name) != now.get(name):
                 raise UserError(
-                    f"the job in {self.folder.location} was started with a different value of "
+                    f"the bulk job in {self.folder.location} was started with a different value of "
                     f"'{name.replace('_', ' ')}': resume it with the same inputs and options, or start it again with "
                     "--overwrite"
                 )
@@ -320,14 +320,14 @@ def _output_names(locations: list[str]) -> list[str]:
     names = [without_compression_suffix(path.lstrip("/")).removeprefix(f"{common}/") for path in paths]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise UserError(
-            f"the results of several input files would be written to the same output file {duplicate}: process these "
-            "inputs in separate jobs"
+            f"several input files have the same name {duplicate} (without .gz or the like), and would so have the same "
+            "output file: rename one, or process them in separate commands with different output folders"
         )
     reserved = {JOB_FILE, MANIFEST_NAME, ERROR_FILE, BLOCK_FOLDER, LOCK_FILE}
     if taken := next((name for name in names if name in reserved), None):
         raise UserError(
-            f"the input file {taken} has the name of a file that the job itself writes to the output folder: rename "
-            "the input file"
+            f"the input file {taken} has the name of a file that the bulk job itself writes to the output folder: "
+            "rename the input file"
         )
     return names
 

@@ -82,18 +82,18 @@ class ParquetRows(TextLines):
         for role, column in self.columns.items():
             if (key := find_key(role, column, names)) not in names:
                 raise UserError(
-                    f"{self.location} has no column {key!r}, only {', '.join(names)}: name the {role} column with "
-                    f"--{role}-column"
+                    f"the Parquet file {self.location} has no column {key!r}, only {', '.join(names)}: name the {role} "
+                    f"column with --{role}-column"
                 )
         if taken := [name for name in (*self.results, ERROR_COLUMN) if name in schema.names]:
             if taken[0] == ERROR_COLUMN:
                 raise UserError(
-                    f"{self.location} already has a column 'error', which the job would add for error messages: rename "
-                    "that column"
+                    f"the Parquet file {self.location} already has a column 'error', which the bulk job would add "
+                    "for error messages: rename that column"
                 )
             raise UserError(
-                f"{self.location} already has a column {taken[0]!r}, which the job would add for its results: choose "
-                "another name with --result-column"
+                f"the Parquet file {self.location} already has a column {taken[0]!r}, which the bulk job would add for "
+                "its results: choose another name with --result-column"
             )
 
     def parse(self, rows: Any) -> list[ParsedRow]:

@@ -66,7 +66,7 @@ class BulkOptions:
         float | None,
         typer.Option(
             help="With --input: price per hour of all machines together, in any currency; the progress display "
-            "then shows the estimated cost of the whole job.",
+            "then shows the estimated cost of processing all files.",
             min=0,
         ),
     ] = None
@@ -93,10 +93,10 @@ class BulkJobOptions(BulkOptions):
             help="With --input: folder for the result files, or its URL, such as s3://bucket/out.",
         ),
     ] = None
-    resume: Annotated[bool, "With --input: continue the interrupted job in the folder of --output, or start it."] = (
+    resume: Annotated[bool, "With --input: continue an interrupted command with the same --output, or start it."] = (
         False
     )
-    overwrite: Annotated[bool, "With --input: replace the job in the folder of --output, if there is one."] = False
+    overwrite: Annotated[bool, "With --input: replace earlier results in the folder of --output, if any."] = False
     num_workers: Annotated[
         int,
         typer.Option(

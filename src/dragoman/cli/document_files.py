@@ -28,7 +28,7 @@ class DocumentOptions:
         Literal["none", "placeholders", "numbers"] | None,
         typer.Option(
             help="What the translation of a document must keep unchanged. placeholders: variables such as {name}, "
-            "URLs and e-mail addresses; numbers: these and numbers; none: nothing. Default: placeholders.",
+            "URLs and e-mail addresses; numbers: placeholders and numbers; none: nothing. Default: placeholders.",
             show_default=False,
         ),
     ] = None

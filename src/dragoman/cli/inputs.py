@@ -78,6 +78,11 @@ class SourceLayout(SourceFormat):
         Path | None, "File with the features of each source, labels such as V;PST, line by line with it.", "FILE"
     ] = None
 
+    @property
+    def feature_options(self) -> dict[str, Any]:
+        """The options that say where the features of sources are, by name."""
+        return {"features_column": self.features_column, "source_features": self.source_features}
+
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         """Return the corpus of a file, or of a source and a target file, in this format."""
         assert self.features_column is not None, "for_run fills in the column of features before a file is read"

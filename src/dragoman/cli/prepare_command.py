@@ -39,8 +39,9 @@ def prepare(
     processes: Annotated[
         int,
         typer.Option(
-            help="Number of processes, usually one per GPU, that will train the run later. Gradient accumulation is "
-            "raised, if necessary, so that each has at least one batch per step.",
+            help="Number of processes, usually one per GPU, that will train the run later. If "
+            "training.gradient_accumulation is lower, it is raised to this number, so that each process has a batch "
+            "per optimizer step.",
             min=1,
         ),
     ] = 1,

@@ -54,8 +54,8 @@ def recipe(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Name of a recipe (a task with its corpus, settings and published scores), or a .toml file that "
-            "defines one. Default: list all recipes.",
+            help="Name of a task recipe (a TOML file that describes a corpus with its training and scoring), or the "
+            "path of a .toml file of your own. Default: list all task recipes.",
             autocompletion=complete_recipes,
         ),
     ] = None,
@@ -63,15 +63,15 @@ def recipe(
         Path | None,
         typer.Argument(
             metavar="[RUN]",
-            help="Run folder to create for the trained model. Without it, the recipe is printed and nothing is "
-            "trained.",
+            help="Run folder to create for the trained model. Without it, the task recipe (corpus, settings and "
+            "published scores) is printed and nothing is trained.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             help="Folder with the files of the corpus, plain or gzipped; missing files are downloaded or generated "
-            "there. Default: data/NAME, with the name of the recipe.",
+            "there. Default: data/NAME, with the name of the task recipe.",
             show_default=False,
         ),
     ] = None,
@@ -80,13 +80,13 @@ def recipe(
         typer.Option(
             "--variant",
             "--language",
-            help="Variant of the recipe's corpus to train on: a language, a language pair or a split. The name of a "
-            "group of variants, such as medium of the recipe g2p-2021, trains a separate model on each of its "
-            "variants. Default: the first variant.",
+            help="Variant of the task's corpus to train on: a language, a language pair or a split. The name of a "
+            "group of variants, such as medium in the task recipe g2p-2021, trains a separate model on each variant of "
+            "the group. Default: the first variant.",
             show_default=False,
         ),
     ] = None,
-    all_variants: Annotated[bool, "Train every variant of the corpus, each in its own folder in RUN."] = False,
+    all_variants: Annotated[bool, "Train a model on each variant of the corpus, in a subfolder of RUN."] = False,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -101,8 +101,8 @@ def recipe(
 ) -> None:
     """Train and score a known task with one command.
 
-    A recipe names a corpus, settings, metrics and published results. The corpus is taken from --data, downloaded or
-    generated. Then the model is trained and scored on the test sets, next to the published figures. The same command
+    A task recipe names a corpus, settings, metrics and published results. The corpus is taken from --data, downloaded
+    or generated. Then the model is trained and scored on the test sets, next to the published figures. The same command
     continues an interrupted run; for a finished one it only scores.
     """
     if name is None:
@@ -111,7 +111,8 @@ def recipe(
     chosen = load_recipe(name)
     if all_variants and variant is not None:
         raise UserError(
-            "--all-variants trains every variant of the corpus, so that --variant has no effect: leave out one of them"
+            "--all-variants trains a model on each variant of the corpus, so that --variant has no effect: leave out "
+            "one of these two options"
         )
     # names of variants of the corpus; empty if there is only one form of it
     variants = list(chosen.variants) if all_variants else chosen.select_variants(variant)
@@ -121,8 +122,8 @@ def recipe(
 
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError(
-            "a recipe is trained by one process: leave out torchrun, or use 'dragoman train' with the files of the "
-            "recipe"
+            "'dragoman recipe' trains in one process: start it without torchrun, or run 'torchrun --nproc-per-node N "
+            f"-m dragoman train' with the corpus files and settings of the task that 'dragoman recipe {name}' prints"
         )
 
     from dragoman import config as configuration
@@ -131,12 +132,12 @@ def recipe(
 
     check_metric_names(chosen.metrics, LIKELIHOOD_METRICS)
     if chosen.baseline and chosen.baseline not in BASELINES:
-        raise unknown_name(f"baseline of the recipe {chosen.name}", chosen.baseline, BASELINES)
+        raise unknown_name(f"baseline of the task recipe {chosen.name}", chosen.baseline, BASELINES)
     own_settings = settings | configuration.parse_settings(set_settings or [])
     if seeds is not None and "training.seed" in own_settings:
         raise UserError(
-            "--seeds trains runs with the seeds 1, 2, …, so that no seed can be chosen: leave out --seed and --set "
-            "training.seed"
+            "--seeds N trains runs with the random seeds 1, 2, …, N, so that no seed can be chosen: leave out --seed "
+            "and --set training.seed"
         )
     config = configuration.replace_settings(configuration.Config(), chosen.settings | own_settings)
     corpus = data or DATA_FOLDER / chosen.name
@@ -251,7 +252,7 @@ def _check_same_data(run: Path, files: SplitFiles) -> None:
     if trained_files != recipe_files:
         raise UserError(
             f"the run in {run} was trained on the file {', '.join(trained_files)}, but the training file of this "
-            f"recipe is {', '.join(recipe_files)}: name a new folder as RUN, or the same corpus with --data and "
+            f"task is {', '.join(recipe_files)}: name a new folder as RUN, or the same corpus with --data and "
             "--variant"
         )
 

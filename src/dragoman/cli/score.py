@@ -32,7 +32,7 @@ def score(
     language model, texts.
     """
     model.check(run)
-    unsupported = {"target": target, "token_scores": token_scores, "json": as_json}
+    unsupported = {"target": target, "token_scores": token_scores, "json": as_json, **layout.feature_options}
     if is_bulk_job(bulk, source, bulk.output, unsupported):
         from dragoman.bulk.run_rows import RowTask, score_rows
 

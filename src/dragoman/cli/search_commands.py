@@ -120,12 +120,10 @@ def shortlist(
     ] = 100,
     frequent_tokens: Annotated[
         int,
-        typer.Option(
-            help="Number of most frequent target tokens to add, which are possible outputs for every source.", min=0
-        ),
+        typer.Option(help="Number of most frequent target tokens that are possible outputs for every source.", min=0),
     ] = 100,
     max_pairs: Annotated[
-        int, typer.Option(help="Maximum number of training pairs from which the shortlist is learned.", min=1)
+        int, typer.Option(help="Maximum number of training pairs from which possible translations are learned.", min=1)
     ] = 200_000,
 ) -> None:
     """Learn from the training data which target tokens each source token needs, for 'translate --shortlist'.
@@ -139,7 +137,12 @@ def shortlist(
     from dragoman.run.run_folder import read_spec, read_tokenizers
     from dragoman.search.shortlist import SHORTLIST_FILE, learn_shortlist
 
-    read_spec(run)  # raises a UserError if the folder is damaged
+    spec = read_spec(run)
+    if not spec.supports_shortlist:
+        raise UserError(
+            "a vocabulary shortlist restricts the target tokens that an encoder–decoder can generate, but the model of "
+            f"{run} has the architecture {spec.architecture}: use it without a shortlist"
+        )
     source_tokenizer, target_tokenizer = read_tokenizers(run)
     vocab_sizes = (source_tokenizer.vocab_size, target_tokenizer.vocab_size)
     store = TokenStore(run / "data" / "train")

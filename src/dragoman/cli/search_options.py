@@ -84,7 +84,8 @@ class SearchOptions:
         int | None,
         typer.Option(
             help="Maximum number of target tokens, EOS included, whatever the length of the source. Beam search may "
-            "stop before, unless --early-stopping=steps. Default: a limit derived from the training pairs.",
+            "stop before, unless --early-stopping=steps (always up to this limit). Default: a limit derived from the "
+            "training pairs.",
             min=1,
         ),
     ] = None

@@ -103,7 +103,8 @@ def _parameter_value(
     is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)  # −1: any number of arguments
     if isinstance(value, list) and not is_list:
         raise UserError(
-            f"{path}: the option '{name}' takes one value, but is a list of {len(value)} values: give one value"
+            f"the file {path} of --config: the option '{name}' takes one value, but is a list of {len(value)} values: "
+            "give one value"
         )
     plain = [_plain_value(path, name, item, parameter) for item in (value if isinstance(value, list) else [value])]
     try:  # only to check the value: the command line converts the default again
@@ -111,7 +112,8 @@ def _parameter_value(
     except Exception as error:  # of Typer, which parses the command line
         reason = getattr(error, "message", str(error))
         raise UserError(
-            f"{path}: the option '{name}' has a wrong value: {reason[:1].lower()}{reason[1:]}; correct it"
+            f"the file {path} of --config: the option '{name}' has a wrong value: {reason[:1].lower()}{reason[1:]}; "
+            "correct it"
         ) from None
     is_path = isinstance(converted, Path) or getattr(getattr(parameter, "type", None), "name", "") in PATH_TYPES
     if is_path or parameter.name == "runs":  # runs are folders, but may have languages: RUN=en-de
@@ -130,7 +132,9 @@ def _plain_value(path: Path, name: str, value: Any, parameter: Any) -> Any:
         return _route(path, value)
     if is_flag != isinstance(value, bool) or not isinstance(value, bool | int | float | str):
         expected = "true or false" if is_flag else "a number or text"
-        raise UserError(f"{path}: the option '{name}' must be {expected}, but is {value!r}: correct it")
+        raise UserError(
+            f"the file {path} of --config: the option '{name}' must be {expected}, but is {value!r}: correct it"
+        )
     return value if is_flag else str(value)
 
 
@@ -143,8 +147,8 @@ def _route(path: Path, value: dict[str, Any]) -> str:
     runs = value.get("runs")
     if set(value) != {"name", "runs"} or not isinstance(runs, dict) or not runs:
         raise UserError(
-            f"{path}: a route must have a name, and runs with weights by which its requests are divided, such as "
-            f"{{name: test, runs: {{a: 0.9, b: 0.1}}}}, but is {value!r}: correct it"
+            f"the file {path} of --config: a route must have a name, and runs with weights (their shares of the "
+            f"requests to this name), such as {{name: test, runs: {{a: 0.9, b: 0.1}}}}, but is {value!r}: correct it"
         )
     return f"{value['name']}={','.join(f'{run}:{weight}' for run, weight in runs.items())}"
 

@@ -189,14 +189,15 @@ class RoutingOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=RUN:WEIGHT,…",
-            help="Divide requests between runs: test=a:0.9,b:0.1 sends 90 % of them to the run a and 10 % to the run "
-            "b. This applies to requests that name the run test, and to those for the languages of a and b. "
-            "Repeatable.",
+            help="Divide requests between runs, under a name of your choice: test=a:0.9,b:0.1 sends 90 % of them to "
+            "the run a and 10 % to the run b. This applies to requests that name the run test, and to those for the "
+            "languages of a and b. Repeatable.",
         ),
     ] = None
     route_by: Annotated[
         Literal["client", "text"],
-        "With --route, what always gets the same run: a client (API key or address), or requests with the same text.",
+        "With --route, what always gets the same run. client: all requests of a client (API key or IP "
+        "address, and the header X-Client-Id if it is sent); text: all requests with the same text.",
     ] = "client"
     watch_runs: Annotated[bool, "Reload a run when its folder has a newer checkpoint, without dropping requests."] = (
         False
@@ -212,8 +213,8 @@ class RoutingOptions:
 
         if self.route_by != "client" and not self.route:  # "client" is not an error: it may be the default
             raise UserError(
-                "--route-by has no effect without --route, whose requests it divides: add --route NAME=RUN:WEIGHT,…, "
-                "or leave --route-by out"
+                "--route-by has no effect without --route, which divides requests between several runs: add --route "
+                "NAME=RUN:WEIGHT,…, such as --route test=a:0.9,b:0.1, or leave --route-by out"
             )
         service.set_routes(map(serving.parse_route, self.route or ()), service.run_names, self.route_by)
         if self.watch_runs:
@@ -225,7 +226,8 @@ class AnalysisOptions:
     """The test set that the page analyzes, and whether it does."""
 
     test_source: Annotated[
-        Path | None, "Test set of the page's error analysis: source texts. Default: the validation sentences of a run."
+        Path | None,
+        "Test set of the error analysis on the web page: source texts. Default: the validation sentences of a run.",
     ] = None
     test_reference: Annotated[Path | None, "Reference translations of the test set, unless --test-source has both."] = (
         None
@@ -234,8 +236,9 @@ class AnalysisOptions:
         bool | None,
         typer.Option(
             "--analysis/--no-analysis",
-            help="Allow error analyses on the web page, which show the sentences of a test set. Default: allowed if "
-            "only this machine can reach the service, if it requires API keys, or with --test-source.",
+            help="Allow error analyses on the web page of the service, which show the sentences of a test set. "
+            "Default: allowed if only this machine can reach the service, if it requires API keys, or with "
+            "--test-source.",
         ),
     ] = None
 

@@ -60,8 +60,8 @@ class HalvingOptions:
 
     factor: Annotated[
         int | None,
-        "Successive halving: the best 1/FACTOR of the configurations continue with FACTOR times the training. "
-        "Default: 3.",
+        "Successive halving: in each round, only the best 1/FACTOR of the configurations are trained further, to "
+        "FACTOR times their training so far. Default: 3.",
     ] = None
     no_halving: Annotated[bool, "Train every configuration completely."] = False
     validation_sentences: Annotated[
@@ -74,7 +74,7 @@ class HalvingOptions:
     ] = None
     parallel: Annotated[str, "Number of runs that are trained at a time; auto: by memory and cores.", "N"] = "auto"
     device: Annotated[str, "Device: auto, cpu, cuda, cuda:N or mps; auto and cuda use all GPUs."] = "auto"
-    retry_failed: Annotated[bool, "Train runs of the sweep that have failed again."] = False
+    retry_failed: Annotated[bool, "Train those runs of the sweep again that have failed."] = False
 
     def num_parallel(self) -> int | None:
         """Return the number of runs to train at a time; None for auto: as many as memory and cores allow.
@@ -114,7 +114,10 @@ class ResultOptions:
 
 def sweep(
     folder: Annotated[
-        Path, typer.Argument(help="Folder to create for a new sweep, or folder of the sweep to continue.")
+        Path,
+        typer.Argument(
+            help="Folder to create for a new sweep (runs with different settings), or of the one to continue."
+        ),
     ],
     settings: Annotated[dict[str, Any], SWEEP_OPTIONS],
     space: SpaceOptions,

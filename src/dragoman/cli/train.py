@@ -152,9 +152,12 @@ def train(
         bool, "Show the training on a web page of this machine, whose address is printed; see docs/training.md."
     ] = False,
     watch_port: Annotated[
-        int, typer.Option(help="With --watch: port of the web page; 0: any free port.", min=0, max=65535)
+        int,
+        typer.Option(
+            help="Port of the web page on which --watch shows the training; 0: any free port.", min=0, max=65535
+        ),
     ] = 0,
-    keep_watching: Annotated[bool, "With --watch: serve the page after the training until Ctrl-C."] = False,
+    keep_watching: Annotated[bool, "With --watch: keep showing the web page after the training, until Ctrl-C."] = False,
     *,
     place: TrainingPlace,
     as_json: Json = False,
@@ -235,8 +238,8 @@ def _watch_page(
     """
     if not watch and (port or keep_watching):
         raise UserError(
-            "--watch-port and --keep-watching configure the web page of --watch, which is not given: add --watch, or "
-            "leave out both options"
+            "--watch-port and --keep-watching configure the web page on which --watch shows the training, but --watch "
+            "is not given: add it, or leave out both options"
         )
     if watch and (not is_single_run or is_ensemble_folder(run)):
         raise UserError(

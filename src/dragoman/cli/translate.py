@@ -42,7 +42,9 @@ class ConstraintOptions:
     dictionary: Annotated[
         Path | None, "File of translations of unknown words: word, tab, translation on each line.", "FILE"
     ] = None
-    corpus_tag: Annotated[str | None, "Tag to prepend to each source, one of the run's data.corpus_tags.", "TAG"] = None
+    corpus_tag: Annotated[str | None, "Token to prepend to each source: one of the run's data.corpus_tags.", "TAG"] = (
+        None
+    )
     split_sentences: Annotated[bool, "Translate the sentences of a line separately and rejoin them."] = False
 
     def __post_init__(self) -> None:
@@ -158,7 +160,8 @@ def translate(
     """
     unsupported = {"stream": stream, "prefixes": constraints.prefixes, "include": constraints.include}
     unsupported |= {"json": output.json, "json_lines": output.json_lines, "alignment": output.alignment}
-    if is_bulk_job(bulk, file, output.output, unsupported | {"warnings": output.warnings}):
+    unsupported |= {"warnings": output.warnings, **layout.feature_options}
+    if is_bulk_job(bulk, file, output.output, unsupported):
         translate_files(run, bulk, search, constraints, layout, target_language, output, translator, show_search)
         return
     document_format = documents.find_format(file, layout.format)
@@ -328,8 +331,8 @@ def _check_line_count(inputs: Input, path: Path) -> None:
     expected, count = count_lines(inputs), count_lines(Input(path, SourceFormat("text"), may_be_empty=True))
     if count != expected and None not in (count, expected):
         raise UserError(
-            f"{path} has {count:,} lines, but the input {inputs.file} has {expected:,}: {path} needs one line for each "
-            "source, which may be empty"
+            f"the file {path} has {count:,} lines, but the input {inputs.file} has {expected:,} sources: give {path} "
+            "one line for each source, which may be empty"
         )
 
 

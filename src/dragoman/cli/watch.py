@@ -31,8 +31,8 @@ def watch(
     if is_ensemble_folder(run):
         members = read_ensemble(run)["members"]
         raise UserError(
-            f"{run} holds {len(members)} runs with different seeds, but the page shows only one run: name the folder "
-            f"of one, such as {run / members[0]}"
+            f"the folder {run} holds {len(members)} runs with different seeds, but 'dragoman watch' shows one run: "
+            f"name the folder of one, such as {run / members[0]}"
         )
     # a folder that is missing or empty may become a run
     is_other_folder = run.is_dir() and not is_run_folder(run) and any(run.iterdir())

@@ -86,7 +86,7 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
             raise unknown_name(f"section in {where}:", section, SECTIONS)
         if not isinstance(settings, dict):
             raise UserError(
-                f"{where}: the section {section} must map settings to values, but is {settings!r}: write one "
+                f"the section {section} of {where} must map settings to values, but is {settings!r}: write one "
                 "'NAME: VALUE' per line"
             )
         declared = settings_of(section_class)
@@ -171,7 +171,10 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
-            raise UserError(f"--set expects NAME=VALUE, such as training.steps=1000, got {text!r}: add the value")
+            raise UserError(
+                f"--set expects NAME=VALUE, such as training.steps=1000, got {text!r}: write the name, an equals "
+                "sign and the value"
+            )
         hint = setting_type(name)
         values[name] = convert(parse_text(value, hint, name), hint, name)
     return values

@@ -64,7 +64,7 @@ class DataConfig(Section, section="data"):
     target_column: str | None = setting(
         None,
         "Target column: its name in a CSV, TSV, JSON-lines or Parquet file, or its number from 0 in a TSV or CSV file.",
-        auto="1 in TSV and CSV files without a header (2 if column 1 was recognized as the features of the source); "
+        auto="1 in TSV and CSV files without a header (2 if data.features_column is 1); "
         "else the column with the name of data.target_language, or `target`; else the second one of a file with two "
         "columns",
     )
@@ -91,8 +91,8 @@ class DataConfig(Section, section="data"):
         "Column with the features of each source, labels such as V;PST;3 for the inflected form to generate: its "
         "name, or its number from 0 in a TSV or CSV file. The model reads each label as one token before the source. "
         "'' (an empty text): no features.",
-        auto="the column named `features`; in TSV and CSV files without a header, column 2 or 1 if its texts look "
-        "like V;PST;3; else no features",
+        auto="the column named `features`; in TSV and CSV files of three or more columns without a header, column 2, "
+        "or else column 1 (counted from 0), if its texts look like V;PST;3; else no features",
     )
     source_features: Files = setting(
         (),
@@ -124,8 +124,9 @@ class DataConfig(Section, section="data"):
     )
     max_length: int = setting(
         256,
-        "Maximum length of a source or target in tokens, without BOS and EOS. Longer training and validation pairs "
-        "are dropped, and their number is printed; longer lines of a language model's text are split.",
+        "Maximum length of a source or target in tokens, without BOS and EOS. Training and validation pairs of which "
+        "one side is longer are dropped, and their number is printed; longer lines of a language model's text are "
+        "split.",
         min=1,
         max=100_000,
     )
@@ -150,8 +151,9 @@ class DataConfig(Section, section="data"):
     )
     corpus_tags: tuple[str, ...] = setting(
         (),
-        "One tag per training corpus (pair of files), such as [backtranslated, '']: a token that is prepended to each "
-        "of its sources, or '' for a corpus without a tag. Empty list: no tags.",
+        "One tag per training corpus (pair of files), such as [backtranslated, '']: a token that names the origin of "
+        "a corpus, by which the model can tell it from others, and that is prepended to each of its sources; '' for a "
+        "corpus without a tag. Empty list: no tags.",
     )
     valid_corpus_tags: tuple[str, ...] = setting(
         (),
@@ -222,10 +224,11 @@ class CleaningConfig(Section, section="cleaning"):
 
     enabled: bool = setting(
         False,
-        "Remove bad training pairs: duplicates, unusual length ratios, scripts other than the usual one, few letters, "
-        "control characters, targets equal to sources. The other filters of the section cleaning, such as "
-        "cleaning.deduplicate_similar, stay off unless they are set themselves. Validation and test data are not "
-        "cleaned.",
+        "Remove each training pair that is equal to an earlier one; whose ratio of target to source characters "
+        "differs from the median by more than a factor of 4; of which a side is in another script than most texts of "
+        "that side, has less than 30 % letters among its characters, or contains control characters; or whose target "
+        "equals its source. The other filters of the section cleaning, such as cleaning.deduplicate_similar, stay off "
+        "unless they are set themselves. Validation and test data are not cleaned.",
     )
     deduplicate: bool | None = setting(
         None, "Remove training pairs that are equal to an earlier one.", auto="true with cleaning.enabled, else false"
@@ -251,7 +254,8 @@ class CleaningConfig(Section, section="cleaning"):
     match_script: bool | None = setting(
         None,
         "Remove training pairs whose source is in another script than most sources, or whose target is in another "
-        "script than most targets, such as Cyrillic among Latin.",
+        "script than most targets, such as Cyrillic among Latin. A side of which less than 80 % of the texts are in "
+        "one script is not filtered.",
         auto="true with cleaning.enabled, else false",
     )
     identify_language: bool = setting(
@@ -262,8 +266,8 @@ class CleaningConfig(Section, section="cleaning"):
     )
     min_letter_share: float | None = setting(
         None,
-        "Remove training pairs whose source or target has a smaller share of letters than this among its characters "
-        "other than spaces. 0: no minimum.",
+        "Remove training pairs whose source or target has a smaller share (0 to 1) of letters than this among its "
+        "characters other than spaces. 0: no minimum.",
         min=0,
         max=1,
         auto="0.3 with cleaning.enabled, else 0",

@@ -46,11 +46,11 @@ class LoRAConfig(Section, section="lora"):
         super().__post_init__()
         if self.rank and not self.targets:
             raise UserError(
-                "lora.targets is empty: name the weight matrices that get a low-rank update, such as attention for "
-                "all matrices of attention layers"
+                "lora.targets is empty: name the weight matrices that get a low-rank update, such as "
+                "lora.targets=[attention] for all matrices of attention layers"
             )
         if not self.rank and (self.alpha is not None or self.train_also):
             raise UserError(
-                "lora.alpha and lora.train_also have no effect without LoRA: set its rank, such as lora.rank=16, or "
-                "leave them out"
+                "lora.alpha and lora.train_also have no effect without LoRA: set the rank of its updates, such "
+                "as lora.rank=16, or leave out both"
             )

@@ -36,7 +36,8 @@ class SearchDefaults(Section, section="search"):
         "never",
         "When beam search of a source stops. never: when no unfinished hypothesis can improve the result any more. "
         "true: once search.num_finished hypotheses have ended with EOS. false: once, in addition, the best unfinished "
-        "hypothesis, normalized by its present length, scores worse than each of these. steps: at the length limit.",
+        "hypothesis, normalized by its present length, scores worse than each of these. steps: only at the length "
+        "limit (search.length_ratio).",
     )
     num_finished: int | None = setting(
         None,
@@ -60,7 +61,8 @@ class SearchDefaults(Section, section="search"):
     )
     batch_tokens: int = setting(
         8192,
-        "Maximum of source tokens × beam size in a batch, padding included; lower it if there is not enough memory.",
+        "Maximum of source tokens × search.beam_size in a batch of sources that are translated together, padding "
+        "included; lower it if there is not enough memory.",
         min=1,
         max=10**9,
     )
@@ -77,14 +79,16 @@ class SearchDefaults(Section, section="search"):
         "tokens + search.length_offset tokens, EOS included.",
         min=0,
         max=100,
-        auto="from the lengths of the training pairs",
+        auto="from the lengths of the training pairs: the limit is about twice a linear function of the source length "
+        "that 99 % of the target lengths do not exceed",
     )
     length_offset: int | None = setting(
         None,
-        "Number of target tokens allowed in addition to search.length_ratio · source tokens.",
+        "Number of target tokens that a translation may have in addition to search.length_ratio · source tokens.",
         min=1,
         max=100_000,
-        auto="from the lengths of the training pairs",
+        auto="from the lengths of the training pairs, as search.length_ratio, and large enough for all validation "
+        "pairs",
     )
     max_target_length: int = setting(
         1024,
@@ -105,10 +109,10 @@ class SearchDefaults(Section, section="search"):
     )
     copy_untranslatable: bool | None = setting(
         None,
-        "Copy lines that consist of numbers, punctuation, URLs and e-mail addresses instead of translating them.",
-        auto="true if the training targets copy at least half of the source lines without letters (or, with fewer than "
-        "five such lines, if source and target share at least half of their numbers and punctuation marks, or of 20 or "
-        "more numbers), else false",
+        "Copy lines that consist only of numbers, punctuation, URLs or e-mail addresses instead of translating them.",
+        auto="true if the training targets copy at least half of the source lines without letters; with fewer than "
+        "five such lines, true if at least half of the numbers and punctuation marks of all pairs, or of their "
+        "numbers alone if there are 20 or more, occur on both sides of a pair; else false",
     )
     strategy: dict[str, Any] = setting(
         {},

@@ -18,9 +18,11 @@ class TextConfig(Section, section="text"):
         "Type of tokenizer to learn for source and target: bpe, byte-bpe (byte-level BPE as in GPT-2), unigram (as in "
         "SentencePiece), word (punctuation marks are words), symbol (whatever stands between spaces), character, "
         "decomposed (characters split into letters and marks by Unicode NFD, Hangul into jamo) or byte.",
-        auto="by the text of each side: character for lists of words (decomposed, if many characters but few letters "
-        "and marks are too rare to be learned), symbol if few different symbols (such as phonemes) stand between "
-        "spaces, else bpe; with training.recipe=textbook, as in the system's paper",
+        auto="by the text of each side: character for lists of words or names; decomposed instead of character if, by "
+        "an estimate, more than 0.1 % of the characters of new text do not occur in the training text, but of the "
+        "letters and marks that they consist of at most a quarter as many; symbol if at most 2,000 different symbols, "
+        "such as phonemes, stand between spaces, and new text has hardly any others; else bpe; with "
+        "training.recipe=textbook, as in the system's paper",
     )
     source_tokenizer: str | None = setting(
         None,
@@ -42,10 +44,10 @@ class TextConfig(Section, section="text"):
         "learn, or most frequent words to keep.",
         min=1,
         max=10**7,
-        auto="8·√N for a training text of N words, counted with repetitions, but at least 500 and at most 32,000 (more "
-        "if it has very many different characters); 32,000 as an upper limit if text.compression_ratio ends the "
-        "learning; for the tokenizers character, decomposed (letters and marks of characters) and symbol, all that "
-        "occur in the text, at most 100,000",
+        auto="8·√N for a training text of N words, counted with repetitions, but at least 500 and at most 32,000 "
+        "(more if that is less than about twice the number of its different characters); at most 32,000 if "
+        "text.compression_ratio is set; for the tokenizers character, decomposed (letters and marks of characters) "
+        "and symbol, all that occur in the text, at most 100,000",
     )
     compression_ratio: float | None = setting(
         None,
@@ -151,8 +153,8 @@ class TextConfig(Section, section="text"):
                 )
         if self.similar_language and not self.add_language:
             raise UserError(
-                "text.similar_language, which resembles a language to add to a model, needs that language: set "
-                "text.add_language, or leave out text.similar_language"
+                "text.similar_language names a language of the model that resembles the one to add, but no "
+                "language is added: set text.add_language, or leave out text.similar_language"
             )
 
     @property
@@ -199,8 +201,8 @@ class FeatureConfig(Section, section="features"):
     )
     seconds: float = setting(
         30.0,
-        "With features.spectrum=whisper: recordings are padded with silence to this length in seconds, longer ones to "
-        "a multiple of it.",
+        "With features.spectrum=whisper: length in seconds to which recordings are padded with silence; longer ones "
+        "are padded to a multiple of it.",
         min=0.1,
         max=3600,
     )

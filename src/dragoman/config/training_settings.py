@@ -109,9 +109,10 @@ class TrainingConfig(Section, section="training"):
     )
     gradient_accumulation: int = setting(
         1,
-        "Number of batches whose gradients are summed for one optimizer step, over all processes (GPUs) together. A "
-        "new run has at least one per process, and more if the memory does not suffice for the training.batch_tokens "
-        "that were chosen automatically.",
+        "Number of batches whose gradients are summed for one optimizer step, over all processes (GPUs) together. In "
+        "a new run, a number below that of the processes is raised to it. If a batch of automatically chosen "
+        "training.batch_tokens does not fit into memory, these are divided by some n and this number is multiplied by "
+        "n, so that a step has as many tokens as before.",
         min=1,
     )
     steps: int | None = setting(
@@ -131,7 +132,7 @@ class TrainingConfig(Section, section="training"):
     patience: int | None = setting(
         8,
         "Stop after this many validations in a row in which neither training.selection_metric nor the validation loss "
-        "improves. None (null in YAML): never.",
+        "is better than the best so far. None (null in YAML): never.",
         min=1,
     )
     learning_rate: float | None = setting(
@@ -139,7 +140,8 @@ class TrainingConfig(Section, section="training"):
         "Peak learning rate, reached at the end of the warm-up.",
         min=0,
         max=1e3,
-        auto="from the model width and training.recipe",
+        auto="with training.recipe=plain or modern, c / model width, where c depends on the recipe, the system and "
+        "whether training.start_from is set; with training.recipe=textbook, as in the system's paper",
     )
     warmup_steps: int | None = setting(
         None,
@@ -156,15 +158,17 @@ class TrainingConfig(Section, section="training"):
         "auto",
         "Set of defaults for optimizer, learning-rate schedule and regularization; settings that are given override "
         "it. textbook: as in the paper of the system. modern: Muon with a cosine schedule. plain: AdamW with an "
-        "inverse-square-root schedule. auto: modern for systems that learn better with it, else plain.",
+        "inverse-square-root schedule. auto: plain with LoRA (lora.rank) and for models of another library in "
+        "training.start_from; else the default of the system, modern or plain.",
     )
     schedule: Schedule | None = setting(
         None,
-        "Learning-rate schedule after the warm-up. inverse-sqrt: ∝ 1/√step. constant: the peak. cosine, linear: decay "
-        "in this shape until the end of training. stable: constant, then a decay by 1 − √t in the last "
-        "training.decay_fraction of training, in which t grows from 0 to 1. halving: halved every "
-        "training.halving_interval epochs. plateau: multiplied by training.plateau_factor after each validation "
-        "without a lower loss.",
+        "Learning-rate schedule after the warm-up. inverse-sqrt: ∝ 1/√step. constant: the peak. cosine, linear: a "
+        "decay in this shape to training.final_rate_factor (0 by default) × the peak at the end of training. "
+        "stable: constant, then a decay to the same value by 1 − √t in the last training.decay_fraction of training, "
+        "in which t grows from 0 to 1. halving: halved after training.halving_start_epoch epochs, then every "
+        "training.halving_interval epochs. plateau: multiplied by training.plateau_factor after each validation whose "
+        "loss is not lower than the lowest so far.",
         fallback="inverse-sqrt",
         auto="inverse-sqrt; cosine with training.recipe=modern; with training.recipe=textbook, as in the system's "
         "paper",
@@ -206,8 +210,8 @@ class TrainingConfig(Section, section="training"):
     )
     plateau_factor: float | None = setting(
         None,
-        "With training.schedule=plateau: factor by which the learning rate is multiplied after each validation without "
-        "a lower loss.",
+        "With training.schedule=plateau: factor by which the learning rate is multiplied after each validation whose "
+        "loss is not lower than the lowest so far.",
         min=0,
         max=1,
         fallback=0.1,
@@ -292,16 +296,19 @@ class TrainingConfig(Section, section="training"):
     selection_metric: SelectionMetric = setting(
         "auto",
         "Validation metric that selects the best checkpoint. auto: accuracy for tagging and classification; loss for "
-        "other objectives that generate no targets, and if no validation sentences are decoded; else by the validation "
-        "references: exact_match for single words, texts of fewer than four words, symbols (phonemes, actions), code "
-        "and logical forms (with fewer than 50 references the cer or ser named below), rouge_l for summaries (at least "
-        "30 words are shortened to a third or less), bleu for all others. Checkpoints with the same value are ranked "
-        "by the loss; with exact_match or ier, first by cer (if references are single words, or in a script without "
-        "spaces) or ser (otherwise). Error rates: ier (lines that differ from the reference), ter (translation edit "
-        "rate), cer (edit distance in characters), and wer, ser and per, three names of the edit distance in tokens "
-        "between spaces: words, symbols or phonemes. accuracy: share of tokens predicted correctly, given the "
-        "reference before them; span_f1: F₁ of the spans that B and I tags mark; bracket_f1: F₁ of the constituents of "
-        "bracketed trees. The metrics ending in _stem (ROUGE of word stems) need the package rouge-score.",
+        "other objectives that generate no targets, and if no validation sentences are decoded; else by the "
+        "validation pairs: exact_match if most references have fewer than four words (in a script without spaces: if "
+        "they are short enough for single words), or if they are sequences of symbols (phonemes, actions), code or "
+        "logical forms (recognized by their many punctuation marks or signs such as =); rouge_l if the median source "
+        "has at least 30 words, and the median reference at most a third as many; bleu for all others. With fewer "
+        "than 50 references, auto takes an error rate instead of exact_match: cer if most references have fewer than "
+        "four words, or are in a script without spaces, else ser. The same error rate ranks checkpoints with equal "
+        "exact_match or ier; checkpoints that are still equal, or have equal values of another metric, are ranked by "
+        "the loss. Error rates: ier (lines that differ from the reference), ter (translation edit rate), cer (edit "
+        "distance in characters), and wer, ser and per, three names of the edit distance in tokens between spaces: "
+        "words, symbols or phonemes. accuracy: share of tokens predicted correctly, given the reference before them; "
+        "span_f1: F₁ of the spans that B and I tags mark; bracket_f1: F₁ of the constituents of bracketed trees. The "
+        "metrics ending in _stem (ROUGE of word stems) need the package rouge-score.",
     )
     bleu_tokenizer: Literal[
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none"
@@ -330,7 +337,8 @@ class TrainingConfig(Section, section="training"):
     average_checkpoints: bool = setting(
         True,
         "At the end of training, average the weights of the kept checkpoints (training.keep_checkpoints), and use the "
-        "average if its validation is better, by training.selection_metric, than that of the best checkpoint.",
+        "average instead of the best checkpoint if its training.selection_metric is better. Without effect if "
+        "training.ema_decay is set.",
     )
     ema_decay: float | None = setting(
         None,
@@ -383,8 +391,8 @@ class TrainingConfig(Section, section="training"):
         super().__post_init__()
         if self.auto_batch_size and self.batch_tokens is not None:
             raise UserError(
-                f"training.auto_batch_size searches for the batch size, but training.batch_tokens={self.batch_tokens} "
-                "sets it: leave one of them out"
+                "training.auto_batch_size searches for the batch size that fits into memory, but "
+                f"training.batch_tokens={self.batch_tokens} sets it: leave one of them out"
             )
 
     def resolved(self, name: str) -> Any:

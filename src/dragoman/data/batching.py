@@ -264,8 +264,9 @@ class Batches:
             batches = self.plan_window(position.epoch, position.window) if position.window < self.windows else []
             if position.batch >= len(batches):
                 raise UserError(
-                    f"this data has no batch at {position}, where the checkpoint continues: resume with the corpus, "
-                    "seed and training.batch_tokens with which training started"
+                    f"the training data has no batch at {position}, where training would continue after the "
+                    "checkpoint: resume with the corpus, seed and training.batch_tokens with which training "
+                    "started"
                 )
             next_window = DataPosition(position.epoch, position.window + 1)
             if next_window.window == self.windows:  # the number of windows of an epoch

@@ -251,8 +251,8 @@ def clean_corpora(
     report = measured.report(data_format, corpora, usual)
     if not report.pairs:
         raise UserError(
-            f"cleaning removed all {report.pairs_read:,} pairs ({report.summary}): check the files, or change the "
-            "settings of the section cleaning"
+            f"cleaning removed all {report.pairs_read:,} pairs ({report.summary}): check the files, or relax the "
+            "limits in the section cleaning of the settings, or set cleaning.enabled=false"
         )
     return CleanedCorpora(cleaned, report)
 

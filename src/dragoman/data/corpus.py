@@ -283,8 +283,8 @@ def zip_lines(items: Iterable[Item], path: Path, feature_file: Path) -> Iterator
         if item is None or line is None:
             more, fewer = (feature_file, path) if item is None else (path, feature_file)
             raise UserError(
-                f"{more} has more lines than {fewer}, which has {number - 1:,}: a file of source features needs one "
-                "line for each source sentence, so correct the files"
+                f"{more} has more lines than {fewer}, which has {number - 1:,}: a file of source features needs "
+                "one line for each source sentence, so add or remove lines"
             )
         yield item, line
 

@@ -47,8 +47,8 @@ def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
         return
     if corpus.target is None:
         raise UserError(
-            f"{corpus.source} has only the feature vectors of sources: name the file with their target texts, too "
-            "(data.target)"
+            f"{corpus.source} has only feature vectors of the sources, no target texts: name the file with their "
+            "target texts, too (data.target)"
         )
     source = FeatureFile(corpus.source)
     for features, target in zip_longest(source, read_lines(corpus.target)):

@@ -50,7 +50,7 @@ class FileFormat:
         """Yield line n of the source file with line n of the target file; unequal line counts are a UserError."""
         if corpus.target is None:
             raise UserError(
-                f"{corpus.source} has only sources: name the file with their translations, too (data.target)"
+                f"{corpus.source} has only source sentences: name the file with their translations, too (data.target)"
             )
         sources, targets = read_raw_lines(corpus.source), read_raw_lines(corpus.target)
         for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
@@ -524,4 +524,7 @@ def check_unicode(text: str, location: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{location} contains an unpaired surrogate, which is not valid Unicode: remove it") from None
+        raise UserError(
+            f"{location} contains an unpaired surrogate (one of the code points U+D800 to U+DFFF), which is not "
+            "valid Unicode: remove it"
+        ) from None

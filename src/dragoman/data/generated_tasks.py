@@ -47,7 +47,7 @@ def generate_splits(
             examples[name].setdefault(example.key, example)
     raise UserError(
         f"the grammar that generates the examples has too few different ones for {train:,} training, {valid:,} "
-        f"validation and {test:,} test examples: ask for fewer examples"
+        f"validation and {test:,} test examples: lower these numbers"
     )
 
 
@@ -103,6 +103,6 @@ def write_generated(name: str, folder: Path, settings: Mapping[str, Any]) -> Non
         GENERATORS[name](folder, **settings)
     except TypeError as error:
         raise UserError(
-            f"the generator {name} of the corpus does not accept its settings ({error}): correct generator_settings in "
-            "the recipe"
+            f"the generator {name} of the corpus does not accept its settings ({error}): correct "
+            "[generator_settings] in the task recipe"
         ) from None

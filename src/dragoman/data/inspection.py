@@ -182,8 +182,8 @@ class CorpusInspection:
         if not counts.pairs:
             reasons = ", ".join(f"{dropped.pairs:,} {reason}" for reason, dropped in counts.dropped.items())
             raise UserError(
-                f"none of {counts.pairs_read:,} pairs can be used to {self.purpose} ({reasons or 'no text'}): check "
-                "the files and data.max_length"
+                f"none of {counts.pairs_read:,} pairs can be used to {self.purpose} ({reasons or 'no text'}): "
+                "check the files, and raise data.max_length if the texts have more tokens"
             )
 
     def report(self, memory: MemoryEstimate | None = None) -> Preflight:

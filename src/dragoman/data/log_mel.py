@@ -54,8 +54,8 @@ def read_samples(file: BinaryIO, name: str) -> tuple[Samples, int]:
     content = file.read(MAX_SOUND_BYTES + 1)
     if len(content) > MAX_SOUND_BYTES:
         raise UserError(
-            f"{name} has more than {MAX_SOUND_BYTES:,} bytes, the largest size of a sound file: split the recording "
-            "into utterances"
+            f"{name} has more than {MAX_SOUND_BYTES:,} bytes, the largest size of a sound file: split the "
+            "recording into shorter files, such as one for each sentence"
         )
     try:
         with wave.open(io.BytesIO(_with_plain_format(content))) as recording:

@@ -276,7 +276,7 @@ class LocalShuffle:
         if self.max_distance < 0:
             raise UserError(
                 "the largest number of positions by which shuffling moves a token must be at least 0, not "
-                f"{self.max_distance}: change it in objective.settings"
+                f"{self.max_distance}: raise it in objective.settings"
             )
 
     def __call__(self, ids: Ids, random: Random) -> Ids:

@@ -46,8 +46,13 @@ class TranslationMemoryFormat(ColumnFormat):
         """Yield (line number, texts in the languages of the columns) for every translation unit that has all of them.
 
         `columns` are source and target, or the source alone. Their languages are chosen by the user, or those of the
-        first unit. A file without such units is a UserError unless `allow_empty`.
+        first unit. A file without such units is a UserError unless `allow_empty`, and so is a column of features.
         """
+        for choice in corpus.feature_columns:
+            raise UserError(
+                f"{corpus.source} is a translation memory, which has no column {str(choice.column)!r} of features: "
+                "name a file with --source-features instead, or convert it to TSV"
+            )
         languages: list[str] | None = None  # of the columns; known after the first unit
         seen: dict[str, None] = {}  # all language tags, in their order
         # for the language tags of a unit, which of them stand for `languages`; None for a language that it lacks
@@ -163,7 +168,9 @@ class _UnitParser:
         A root element other than tmx is a UserError.
         """
         if not self.depth and name != "tmx":  # the root of the file
-            raise UserError(f"{self.path} is an XML file of <{name}>, not a translation memory (<tmx>): convert it")
+            raise UserError(
+                f"{self.path} is an XML file of <{name}>, not a translation memory (<tmx>): convert the file to TMX"
+            )
         self.depth += 1
         if self.segment is not None:
             # number of open elements with formatting codes, such as <bpt>, and of all elements in them
@@ -200,7 +207,7 @@ class _UnitParser:
         if self.characters > MAX_SEGMENT_CHARACTERS:
             raise UserError(
                 f"{self.path}, line {self.unit_line:,} has a segment of more than {MAX_SEGMENT_CHARACTERS:,} "
-                "characters: remove that translation unit"
+                "characters: remove or split the translation unit (<tu>) that begins in this line"
             )
         self.segment.append(text)
 

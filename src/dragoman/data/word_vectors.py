@@ -251,7 +251,7 @@ class _VectorFile:
 
 def _damaged(path: Path, location: str, problem: str) -> UserError:
     """Return the error for a problem at a location (a line or a vector) of a file of word vectors."""
-    return UserError(f"{path}, {location}: {problem}: the file is damaged, download it again")
+    return UserError(f"{path}, {location}: {problem}; the file of word vectors is damaged, so download it again")
 
 
 def _invalid_value(path: Path, location: str, position: int, value: str) -> UserError:

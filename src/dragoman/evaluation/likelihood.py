@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dragoman.errors import UserError
 from dragoman.evaluation.metric_score import MetricScore
+from dragoman.evaluation.text_metrics import metric_name
 
 LIKELIHOOD_METRICS = ("perplexity", "word-perplexity", "bits-per-character")
 
@@ -44,13 +45,13 @@ def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Me
 
 
 def likelihood_metric(name: str, total_log_probability: float, tokens: int, texts: Sequence[str]) -> MetricScore:
-    """Compute perplexity, word-perplexity or bits-per-character of `texts`.
+    """Compute perplexity, word-perplexity (also written word_perplexity) or bits-per-character of `texts`.
 
     `total_log_probability` (natural logarithm) is that of all `tokens` tokens of the texts, each EOS included.
     """
     if name == "perplexity":
         return perplexity(total_log_probability, tokens)
-    metric = {"word-perplexity": word_perplexity, "bits-per-character": bits_per_character}[name]
+    metric = {"word-perplexity": word_perplexity, "bits-per-character": bits_per_character}[metric_name(name)]
     return metric(total_log_probability, texts)
 
 

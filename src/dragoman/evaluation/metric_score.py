@@ -67,7 +67,8 @@ def check_equal_counts(count: int, name: str, other_count: int, other_name: str)
     """Raise a UserError unless two lists have the same number of entries, which is not 0."""
     if count != other_count:
         raise UserError(
-            f"there are {count:,} {name} but {other_count:,} {other_name}: the numbers must be equal, check the files"
+            f"there are {count:,} {name} but {other_count:,} {other_name}: the numbers must be equal, so check "
+            "the two files"
         )
     if not count:
         raise UserError(f"there are no {name} and no {other_name} to evaluate: check that the files are not empty")

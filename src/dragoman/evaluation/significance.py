@@ -178,7 +178,8 @@ def resample_scores(outputs: Sequence[SentenceStatistics], samples: int, seed: i
     """
     if not outputs:
         raise UserError(
-            "there are no outputs to draw bootstrap resamples of: give the outputs of at least one seed for each system"
+            "there are no outputs to draw bootstrap resamples of: give the outputs of at least one seed "
+            "(training run) for each system"
         )
     if samples < 2:
         raise UserError(f"samples, the number of bootstrap resamples, must be at least 2, but is {samples}: raise it")

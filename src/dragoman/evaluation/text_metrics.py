@@ -109,7 +109,8 @@ def _bleu_metric(
     except (ImportError, RuntimeError) as error:  # a tokenizer that needs another package
         message = " ".join(str(error).split())
         raise UserError(
-            f"the BLEU tokenizer {tokenize!r} is not available ({message}): install what it needs, or use 13a"
+            f"the BLEU tokenizer {tokenize!r} is not available ({message}): install the package that it needs, or "
+            "choose the tokenizer 13a"
         ) from error
 
 
@@ -404,7 +405,7 @@ METRIC_VARIANTS: Mapping[str, Callable[[str], TextMetric]] = {"bleu": _bleu_text
 
 
 def metric_name(name: str) -> str:
-    """Return the name of a metric in TEXT_METRICS: for "exact_match", "exact-match" or "exact" it is "exact-match".
+    """Return the standard name of a metric: for "exact_match", "exact-match" or "exact" it is "exact-match".
 
     What follows "=" is kept, as in "bleu=ja-mecab".
     """
@@ -440,7 +441,7 @@ def check_metric_names(names: Iterable[str], other_metrics: Iterable[str] = ()) 
     """Raise a UserError for a name that is neither a metric of texts nor in `other_metrics`."""
     supported = [*TEXT_METRICS, *other_metrics]
     for name in names:
-        if name not in supported and not is_text_metric(name):
+        if metric_name(name) not in supported and not is_text_metric(name):
             raise unknown_name("metric", name, supported)
 
 

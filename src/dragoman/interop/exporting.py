@@ -154,8 +154,8 @@ def export_run(
             check = exporter.verify(sample_run, unfinished, sample_pairs(sample_run, sentences))
             if not check.passed:
                 raise UserError(
-                    f"the export was not kept, because {check.library} computes other values with the exported model "
-                    f"than the original run ({check}): please report this"
+                    f"the export was not kept, because {check.library} computes other values with the exported "
+                    f"model than dragoman with the original run ({check}): please report this"
                 )
         files = tuple(
             sorted(path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file())

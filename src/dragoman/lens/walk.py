@@ -115,8 +115,8 @@ def walk_through(
     for name, (number, lowest, highest) in ranges.items():  # checked here, as the trace tells the number of heads
         if not lowest <= number <= highest:
             raise UserError(
-                f"{name} must be from {lowest} to {highest}, but is {number}: choose the index of a source token "
-                "(position), or the number of an attention head (head), in this range"
+                f"the argument {name} must be from {lowest} to {highest}, but is {number}: choose a number in this "
+                "range (position is the index of a source token, head the number of an attention head)"
             )
     walker = _Walker(run.model, trace, source=source_labels, inputs=inputs + masks, position=position, head=head - 1)
     ranking = logits.sort(descending=True, stable=True)

@@ -43,6 +43,7 @@ class EncoderDecoder(ModelSpec):
         "text": "denoising",
         "features": "translation",
     }
+    supports_shortlist: ClassVar[bool] = True
 
     dim: int
     source_vocab_size: int
@@ -96,7 +97,8 @@ class EncoderDecoderModel(Model):
         if spec.shared_embeddings and spec.input is None and spec.source_vocab_size != spec.target_vocab_size:
             raise UserError(
                 f"shared embeddings need one vocabulary, but there are {spec.source_vocab_size} source and "
-                f"{spec.target_vocab_size} target tokens: train a joint tokenizer, or set shared_embeddings to false"
+                f"{spec.target_vocab_size} target tokens: train a joint tokenizer, or set "
+                "system.settings.shared_embeddings to false"
             )
         self.spec: EncoderDecoder = spec
         self.vocab_size = spec.target_vocab_size
@@ -139,7 +141,7 @@ class EncoderDecoderModel(Model):
         if spec.input is not None:
             raise UserError(
                 "system.settings.copying copies tokens of the source, but the source of this system is images or "
-                "sound: leave out copying"
+                "sound: leave out system.settings.copying"
             )
         return spec.copying.build_output(vocab_sizes=(spec.source_vocab_size, spec.target_vocab_size), **options)
 

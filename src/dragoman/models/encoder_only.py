@@ -280,8 +280,8 @@ class ReplacedTokensModel(EncoderModel):
         if spec.shared_embeddings and generator_width != discriminator_width:
             raise UserError(
                 "the generator and the discriminator share their embeddings, but the generator's are "
-                f"{generator_width} wide and the discriminator's {discriminator_width}: set both to the same width, or "
-                "shared_embeddings to false"
+                f"{generator_width} wide and the discriminator's {discriminator_width}: set both to the same "
+                "width, or system.settings.shared_embeddings to false"
             )
         table = self.discriminator.source_embedding if spec.shared_embeddings else None
         self.generator = EncoderOnlyModel(spec.generator, source_embedding=table)

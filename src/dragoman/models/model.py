@@ -28,6 +28,7 @@ class ModelSpec(Spec):
     architecture: ClassVar[str]  # in words, such as "encoder–decoder"
     default_framing: ClassVar[Framing]  # special tokens around source and target, unless a checkpoint has its own
     default_objectives: ClassVar[Mapping[str, str]]  # by the content of the data: pairs, text, turns or features
+    supports_shortlist: ClassVar[bool] = False  # whether its models have `restrict_vocabulary`
     dim: int
 
     def build(self, dim: int = 0) -> Model:

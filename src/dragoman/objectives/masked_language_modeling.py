@@ -42,7 +42,8 @@ class MaskedLanguageObjective(Objective):
         mask_copies: number of different maskings of a sentence, which repeat after that many epochs (10 in the paper);
             None masks anew in every epoch (Liu et al. 2019).
         next_sentence: append a second sentence, which is the next one of the document or, with probability ½ and at
-            the end of a document, a random one of another document, and predict from the first token which it is.
+            the end of a document, a random one (of another document if there is one), and predict from the first token
+            which it is.
         max_length: tokens of a pair of sentences; the longer sentence is truncated first.
     """
 
@@ -91,14 +92,16 @@ class MaskedLanguageObjective(Objective):
         """Build CLS x SEP x′ SEP from sentence number `index` of the store, x, and another sentence x′.
 
         x′ is the next sentence (sentence label 0), or, with probability ½ and at the end of a document, a random one
-        (label 1): of another document unless none is found within RANDOM_SENTENCE_TRIES. Both are truncated and masked;
-        special tokens have no labels. The first sentence has token type 0, the second 1.
+        (label 1) that is not the next one: of another document unless none is found within RANDOM_SENTENCE_TRIES, as in
+        BERT's own code. In a corpus of two sentences, the next one is always chosen where there is one. Both are
+        truncated and masked; special tokens have no labels. The first sentence has token type 0, the second 1.
         """
         framing, count = self.task.framing, len(store)
         has_next = index + 1 < count and store.follows_previous(index + 1)
-        is_random = random.random() < 0.5 or not has_next
+        has_others = count > 2  # sentences that are neither this one nor the one after it
+        is_random = (random.random() < 0.5 and has_others) or not has_next
         second_index = (index + 1) % count
-        if is_random and count > 2:
+        if is_random and has_others:
             for _ in range(RANDOM_SENTENCE_TRIES):
                 second_index = (index + 2 + int(random.random() * (count - 2))) % count  # neither this one nor the next
                 if not store.same_document(index, second_index):

@@ -105,9 +105,9 @@ class Objective(nn.Module):
             )
         if self.labels_source and task.model.predicts_masks and not self.predicts_masks:
             raise UserError(
-                "this system predicts a masked token at the position of its mask, but this objective predicts each "
-                "token from the one before it: set objective.name to unified-masked-lm for text or masked-target for "
-                "pairs, or system.name to unilm"
+                "this system predicts a masked token at the position of its mask, but this objective predicts "
+                "each token from the one before it: set objective.name to unified-masked-lm for text without "
+                "targets or masked-target for sentence pairs, or system.name to unilm"
             )
         if self.labels_source and task.framing.pad == task.framing.eos:
             raise UserError(

@@ -65,8 +65,8 @@ class BagOfWordsMixer(Mixer):
         """
         if state is not None:
             raise UserError(
-                "the layer BagOfWords reads whole sources, but here it should generate token by token: use it in the "
-                "encoder only"
+                "the layer BagOfWords reads whole sources, and cannot generate token by token as a decoder does: "
+                "use it in the encoder only"
             )
         z = self.pool(x, context.layout)
         for layer in self.layers:

@@ -346,9 +346,9 @@ class SourceExtensionModule(nn.Module):
         super().__init__()
         if spec.ratio < 1 or spec.offset < 0:
             raise UserError(
-                "the encoder's output must not be shorter than the source, but system.settings.unfolding_ratio is "
-                f"{spec.ratio:g} and unfolding_offset is {spec.offset:g}: set the ratio to at least 1 and the offset "
-                "to at least 0"
+                "the encoder's output must not be shorter than the source, but system.settings.unfolding_ratio "
+                f"is {spec.ratio:g} and unfolding_offset is {spec.offset:g}: set unfolding_ratio to at least 1 "
+                "and unfolding_offset to at least 0"
             )
         self.spec = spec
         self.padding = nn.Parameter(torch.zeros(dim))

@@ -111,8 +111,8 @@ def find_adapted_layers(model: nn.Module, targets: Sequence[str]) -> list[Adapte
     names = [f"{layer.path.rpartition('.')[0]}.{matrix}" for layer in layers for matrix in layer.rows]
     if not names:
         raise UserError(
-            "LoRA (lora.rank) trains updates of attention and feed-forward layers, but this system has no such layers: "
-            "leave out lora.rank"
+            "LoRA (lora.rank) trains low-rank updates of the matrices of attention and feed-forward layers, but "
+            "this system has no such layers: leave out lora.rank"
         )
     patterns = [pattern for target in targets for pattern in _patterns(target)]
     for target in targets:

@@ -220,8 +220,8 @@ class LearnedPosition(Position):
         if layout.num_positions is not None and layout.num_positions > self.table.num_embeddings:
             raise UserError(
                 f"this model has learned positions for {self.table.num_embeddings} tokens, but a sequence has "
-                f"{layout.num_positions}: shorten it, or train a model with more positions (max_positions) or with "
-                "sinusoidal ones"
+                f"{layout.num_positions} tokens: shorten it, or train a model with more positions "
+                "(system.settings.max_positions) or with sinusoidal ones"
             )
         return x + self.encoding(layout.encoded_positions).to(x.dtype)
 
@@ -358,8 +358,8 @@ def _check_heads(encoding: str, heads: int, query: Tensor) -> None:
     """
     if query.shape[1] != heads:  # without this check, the biases of a single head would be broadcast to all
         raise UserError(
-            f"the position encoding {encoding} has {heads} heads, but the attention has {query.shape[1]}: set both to "
-            "the same number"
+            f"the position encoding {encoding} is built for {heads} attention heads, but the attention has "
+            f"{query.shape[1]} heads: set both to the same number"
         )
 
 

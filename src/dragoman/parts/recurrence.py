@@ -601,8 +601,9 @@ class RecurrentMixer(Mixer):
         if self.attention_context:
             if context.source_context is None:
                 raise UserError(
-                    "a recurrent layer with attention_context needs a layer below it that attends to the source: put "
-                    "it above a RecurrentDecoder, or leave out attention_context"
+                    "a recurrent layer with attention_context, which also reads a layer's attention over the "
+                    "source, needs a layer below it that attends to the source: put it above a RecurrentDecoder, "
+                    "or leave out attention_context"
                 )
             x = torch.cat((x, context.source_context), -1)
         x = dropout(x, self.input_dropout, self.training)

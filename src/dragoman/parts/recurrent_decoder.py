@@ -124,8 +124,8 @@ class CopiedInitialState(InitialState):
         if encoder_shapes != decoder_shapes:
             raise UserError(
                 "a decoder that starts from the encoder's final state needs the same cell, number of layers and "
-                f"width, but the encoder's states have the shapes {encoder_shapes} and the decoder's {decoder_shapes}: "
-                "use the same settings for both"
+                f"width as the encoder, but the encoder's states have the shapes {encoder_shapes} and the "
+                f"decoder's {decoder_shapes}: use the same settings for both"
             )
         return final
 

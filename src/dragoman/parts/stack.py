@@ -223,9 +223,10 @@ class StackMixer(LayerSequence):
         supports_recomputation = all(getattr(part, "supports_recomputation", True) for part in self.layers.modules())
         if spec.gradient_checkpointing and not supports_recomputation:
             raise UserError(
-                "gradient checkpointing computes layers twice, so that the running statistics of batch normalization "
-                "(system.settings.norm=batch) would count every batch twice: set training.gradient_checkpointing to "
-                "false, or choose another norm"
+                "gradient checkpointing computes layers twice, so that the running statistics of batch "
+                "normalization (system.settings.norm=batch) would count every batch twice: set "
+                "training.gradient_checkpointing to false, or choose another normalization, such as "
+                "system.settings.norm=layer"
             )
 
     def named_layers(self) -> NamedLayers:
@@ -257,8 +258,8 @@ class StackMixer(LayerSequence):
         limit = self.position.max_length
         if limit is not None and max_length > limit:
             raise UserError(
-                f"this model has learned positions for {limit} tokens, but the search may generate {max_length}: "
-                f"set search.max_target_length to at most {limit}"
+                f"this model has learned positions for {limit} tokens, but the search may generate {max_length} "
+                f"tokens: set search.max_target_length to at most {limit}"
             )
         return super().init_state(batch, max_length, like)
 

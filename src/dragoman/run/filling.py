@@ -214,11 +214,6 @@ def _fill_spans(run: Run, texts: Sequence[str], search: Beam) -> list[FillResult
     sentinels = sentinel_ids(tokenizer, run.model.vocab_size)
     results = [FillResult(text, []) for text in texts]
     gap_counts = [len(GAP_PATTERN.findall(text)) for text in texts]
-    if (max_gaps := max(gap_counts, default=0)) > len(sentinels):
-        raise UserError(
-            f"a text has {max_gaps:,} gaps, but the model can fill at most {len(sentinels):,} gaps of one text: split "
-            "the text (a gap is written as <mask>)"
-        )
     with_gaps = [n for n, count in enumerate(gap_counts) if count]
     sources = [encode_with_sentinels(tokenizer, texts[n], sentinels) for n in with_gaps]
     for index, hypotheses in _decode_sources(_with_sentinels_allowed(run), sources, search):
@@ -364,6 +359,6 @@ def encode_with_sentinels(tokenizer: Tokenizer, text: str, sentinels: Sequence[i
     """Return the token ids of a text, with the first sentinel for its first gap, the second for its second, and so on.
 
     Users write a gap as `<mask>`, `[MASK]` or `<extra_id_0>`; GAP_MARK, a single character, stands for it until the
-    text is tokenized. `sentinels` are token ids.
+    text is tokenized. `sentinels` are token ids; more gaps than sentinels are a UserError.
     """
     return tokenizer.encode_with_sentinels(GAP_PATTERN.sub(GAP_MARK, text), GAP_MARK, sentinels)

@@ -42,7 +42,10 @@ class InferenceWeights:
                 "Python: device='cpu')"
             )
         if weights == "bfloat16" and device_type == "cpu":
-            raise UserError("bfloat16 weights need a GPU, but the run is on a CPU: use float32 or int8 weights")
+            raise UserError(
+                "bfloat16 weights need a GPU, but the run is on a CPU: use float32 weights (without --bfloat16) or "
+                "int8 weights (--int8)"
+            )
         self.weights = weights
         self._cache: dict[int, _Optimized] = {}  # by the id of the original model
 

@@ -114,7 +114,8 @@ class BeamSearch(Strategy):
             return beam
         if attention is None:
             raise UserError(
-                "coverage_penalty needs attention to the source, but this model has none: set coverage_penalty to 0"
+                "the coverage penalty of beam search (search.coverage_penalty) needs attention to the source, but this "
+                "model has none: set search.coverage_penalty to 0"
             )
         return replace(beam, attention=beam.attention + at_least_float32(attention))
 

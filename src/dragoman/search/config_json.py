@@ -36,7 +36,8 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
     """
     if not isinstance(data, dict):
         raise UserError(
-            f'{where} must be a JSON object such as {{"kind": "Beam", "size": 5}}, but is {data!r}: correct it'
+            f'{where} must be a JSON object that describes a search, such as {{"kind": "Beam", "size": 5}}, but is '
+            f"{data!r}: correct it"
         )
     try:
         search = from_dict(_rename_stopping_settings(data), classes=CONFIG_KINDS, what="search")
@@ -44,29 +45,29 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
         raise error.named(f"{where}: {error.field!r} of {error.owner}") from None
     if not isinstance(search, SearchConfig):
         raise UserError(
-            f"{type(search).__name__} is a setting of a search, not a search: use one of {', '.join(SEARCHES)}"
+            f"{where}: {type(search).__name__} is a setting of a search, not a search: use one of "
+            f"{', '.join(SEARCHES)} as its kind"
         )
     return search
 
 
 def read_search_config(text: str) -> SearchConfig:
     """Return the search configuration in `text`, a JSON object, or else the path of a file that contains one."""
-    where = "the search"  # in error messages
+    configuration = "the search configuration"  # in error messages
     if not text.lstrip().startswith("{"):
-        where = text
+        configuration += f" {text}"
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise UserError(
-                f"cannot read the search configuration {where}: {reason}; give a JSON object, or the path of a file "
-                "that contains one"
+                f"cannot read {configuration}: {reason}; give a JSON object, or the path of a file that contains one"
             ) from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not valid JSON ({error}): correct it") from None
-    return search_from_dict(data, where)
+        raise UserError(f"{configuration} is not valid JSON ({error}): correct it") from None
+    return search_from_dict(data, configuration)
 
 
 def _rename_stopping_settings(value: Any) -> Any:

@@ -173,15 +173,15 @@ class Beam(TokenSearch):
         if self.size > num_tokens:
             raise UserError(
                 f"a beam of {self.size} hypotheses is larger than the vocabulary of {num_tokens} tokens (special "
-                f"tokens not counted): set the beam size to {num_tokens} or less"
+                f"tokens not counted): set search.beam_size to {num_tokens} or less"
             )
         # forced tokens that do not count in the length: only known from the run
         eos, config = special_tokens.eos, replace(self, prompt_length=special_tokens.prompt_length)
         if has_required_phrases:
             if self.num_groups > 1:
                 raise UserError(
-                    "required phrases do not work with diverse beam search (num_groups above 1): set num_groups to 1, "
-                    "or remove the phrases"
+                    "required phrases do not work with diverse beam search (search.num_groups above 1): set "
+                    "search.num_groups to 1, or remove the phrases"
                 )
             return ConstrainedBeam(config, eos)
         if self.num_groups > 1:

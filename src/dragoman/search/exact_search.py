@@ -162,12 +162,12 @@ class BranchAndBound:
         if result is None and bounds:
             raise UserError(
                 f"exact search found no target that ends with EOS within the maximum of {self.expansions:,} expanded "
-                "prefixes: raise max_expansions"
+                "prefixes (ExactSearch.max_expansions): raise this maximum"
             )
         if result is None:
             raise UserError(
                 f"exact search found no target that ends within {self.max_length} tokens, EOS included: raise "
-                "length_limit.max of the search"
+                "ExactSearch.length_limit.max (by default search.max_target_length)"
             )
         self.upper_bound = max([-np.inf if self.best is None else self.best.normalized_score, *bounds])
         return result._replace(proven_optimal=self.best is not None and not bounds)

@@ -33,9 +33,10 @@ class LengthPenaltySweep(Beam):
         super().__post_init__()
         if not self.supports(self):
             raise UserError(
-                "searching for several length penalties at once needs a beam size of 2 or more, early_stopping "
-                "'never' or 'steps', rank_unfinished 'last' and num_groups 1: change these settings, or search for "
-                "each length penalty separately"
+                "a beam search for several length penalties at once must not be guided by any one of them: set "
+                "search.beam_size to 2 or more, search.early_stopping to never (stop when no better hypothesis is "
+                "possible) or steps (stop at the length limit), search.rank_unfinished to last and "
+                "search.num_groups to 1, or search for each length penalty separately"
             )
 
     @staticmethod

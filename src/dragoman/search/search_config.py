@@ -367,8 +367,8 @@ def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:
     check_ranges(config, n_best=(1, math.inf))
     if candidates.n_best < 2:
         raise UserError(
-            f"{config.label} selects among candidates, but the search for candidates returns only 1: set "
-            "candidates.n_best to 2 or more"
+            f"{config.label} selects the best of several hypotheses (candidates), but the search for candidates "
+            "returns only 1: set candidates.n_best, the number that it returns, to 2 or more"
         )
     if config.n_best > candidates.n_best:
         raise UserError(

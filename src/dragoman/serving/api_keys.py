@@ -150,30 +150,34 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
         raise UserError(
             f"the API key {place} must have fields, such as 'name' and 'key', but is {_described(entry)}: correct it"
         )
-    api_key, values = f"the API key {entry['name']!r}, {place},", dict(entry)  # `api_key` begins messages
+    name_and_place, values = f"{entry['name']!r}, {place},", dict(entry)
     known = ("key", "sha256", *(field.name for field in fields(ApiKey) if field.name != "digest"))
     for name in entry:
         if name not in known:
-            raise unknown_name(f"field of {api_key}", str(name), known)
+            raise unknown_name(f"field of the API key {name_and_place}", str(name), known)
     key, sha256 = values.pop("key", None), values.pop("sha256", None)
     if (key is None) == (sha256 is None):
         count = "neither" if key is None else "both"
-        raise UserError(f"{api_key} needs either 'key' or its hash 'sha256', but has {count}: give one of them")
+        raise UserError(
+            f"the API key {name_and_place} needs either 'key' or its hash 'sha256', but has {count}: give one of them"
+        )
     for field in ("key", "sha256"):
         if entry.get(field) is not None and (not isinstance(entry[field], str) or not entry[field]):
-            raise UserError(f"{api_key} has a '{field}' that is not text: put it in quotation marks")
+            raise UserError(f"the API key {name_and_place} has a '{field}' that is not text: put it in quotation marks")
     if sha256 is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{SHA256_DIGITS}}}", sha256):
         raise UserError(
-            f"{api_key} has a 'sha256' that is not {SHA256_DIGITS} hexadecimal digits: copy what sha256sum prints"
+            f"the API key {name_and_place} has a 'sha256' that is not {SHA256_DIGITS} hexadecimal digits: copy what sha256sum prints"
         )
     for field, minimum in (("requests_per_minute", 0), ("characters_per_day", 0), ("priority", -100)):
         value = values.get(field, 0)
         if type(value) is not int or value < minimum:
             raise UserError(
-                f"{api_key} has '{field}' {value!r}, but it must be a whole number of at least {minimum}: correct it"
+                f"the API key {name_and_place} has '{field}' {value!r}, but it must be a whole number of at least {minimum}: correct it"
             )
     if type(values.get("admin", False)) is not bool:
-        raise UserError(f"{api_key} has 'admin' {values['admin']!r}, but it must be true or false: correct it")
+        raise UserError(
+            f"the API key {name_and_place} has 'admin' {values['admin']!r}, but it must be true or false: correct it"
+        )
     return ApiKey(digest=_digest(key) if sha256 is None else bytes.fromhex(sha256), **values)
 
 

@@ -150,8 +150,8 @@ class Quotas:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
-                f"the file {file} of --quota-file, in which the service stores what each API key has used today, "
-                "cannot be read or is damaged: delete it to begin with zero"
+                f"the file {file} of --quota-file, in which the service stores how many characters each API key "
+                "has translated today, cannot be read or is damaged: delete it to begin with zero characters"
             ) from None
         if day == self._day:
             self._characters.update(counts)

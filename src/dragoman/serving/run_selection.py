@@ -41,8 +41,8 @@ class RunSelector:
                 if other.directions != first.directions:
                     raise UserError(
                         f"the runs {first.name} and {other.name} of the route {route.name!r} have different languages, "
-                        "but a route divides requests between runs of the same languages: remove one of them from the "
-                        "route"
+                        "but a route (a name under which several runs answer, each with a share of the requests) needs "
+                        "runs of the same languages: remove one of the two from the route"
                     )
 
     def _run_of_route(self, route: WeightedRoute) -> ServedRun:

@@ -150,6 +150,7 @@ def create_server(
     config = uvicorn.Config(
         create_app(service, options.access, options.log, start=False),  # the server below starts the service
         http=header_timeout_protocol(service.limits.receive_timeout),
+        loop="asyncio",  # uvloop, if some package installs it, raises errors where a client has closed its connection
         log_config=None,
         access_log=False,
         server_header=False,

@@ -63,17 +63,19 @@ def parse_route(argument: str) -> WeightedRoute:
             value = math.nan  # rejected below
         if not equals or not name or not run or not 0 <= value < math.inf:
             raise UserError(
-                f"the route {argument!r} must have a name, and runs with weights of at least 0, such as "
-                f"{EXAMPLE_ROUTE}: correct it"
+                f"the route {argument!r} must have a name, and runs with weights of at least 0 (their shares of the "
+                f"requests), such as {EXAMPLE_ROUTE}: correct it"
             )
         if run in weights:
             raise UserError(
-                f"the route {name!r} names the run {run!r} twice: name it once, with the sum of its weights"
+                f"the route {name!r} (a name under which several runs answer, each with a share of the requests) lists "
+                f"the run {run!r} twice: list it once, with the sum of its shares"
             )
         weights[run] = value
     if not any(weights.values()):
         raise UserError(
-            f"the route {name!r} has only weights of 0: give at least one run a weight above 0, such as {EXAMPLE_ROUTE}"
+            f"the route {name!r} has only weights of 0 (shares of the requests): give at least one of its runs a "
+            f"weight above 0, such as {EXAMPLE_ROUTE}"
         )
     return WeightedRoute(name, weights)
 
@@ -87,7 +89,10 @@ def check_routes(routes: Iterable[WeightedRoute], runs: Iterable[str]) -> dict[s
     for route in routes:
         if route.name in known or route.name in checked:
             kind = "run" if route.name in known else "route"
-            raise UserError(f"the route {route.name!r} has the name of a {kind} that exists already: rename the route")
+            raise UserError(
+                f"the route {route.name!r} (a name under which several runs answer, each with a share of the requests) "
+                f"has the name of a {kind} that exists already: rename the route"
+            )
         for run in route.weights:
             if run not in known:
                 raise unknown_name(f"run of the route {route.name!r}:", run, known)

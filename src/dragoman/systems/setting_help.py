@@ -47,7 +47,8 @@ SETTING_HELP: dict[str, str] = {
     "experts_per_token": "Number of experts that process each token.",
     "feature_dim": "Dimension of a source vector (a patch of an image, or a frame of speech).",
     "ffn_dim": (
-        "Inner dimension of feed-forward layers. None: 4 · `model_dim`, or about 8/3 · `model_dim` if they are gated."
+        "Inner dimension of feed-forward layers. None: 4 · `model_dim`, or about 8/3 · `model_dim` if they are gated, "
+        "except in palm and t5."
     ),
     "full_rate_convolution": (
         "How frames of speech are embedded. true, as in Whisper: one convolution of stride 1, then those that shorten "
@@ -105,8 +106,8 @@ SETTING_HELP: dict[str, str] = {
         "a weighted mean, anew for each target token)."
     ),
     "position_buckets": (
-        "Number of buckets into which distances between tokens are grouped; each has one learned attention bias per "
-        "head."
+        "Number of buckets into which distances between tokens are grouped (short ones have a bucket each, longer "
+        "ones up to `max_distance` share some); each has one learned attention bias per head."
     ),
     "position_dim": (
         "Dimension of position vectors that are concatenated to token embeddings, which then have dimension "

@@ -51,7 +51,7 @@ def count_words(text: str) -> dict[str, int]:
     """
     words = dict(Counter(text.split()))  # keeps the order
     if not words:
-        raise UserError("the text is empty: give at least one word")
+        raise UserError("the text is empty: give at least one word to segment into tokens")
     return words
 
 

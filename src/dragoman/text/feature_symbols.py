@@ -42,9 +42,9 @@ class FeatureSymbols:
         ids = range(min(self.ids.values()), max(self.ids.values()) + 1) if self.ids else range(0)
         if len(ids) > len(self.ids):
             raise UserError(
-                "the token ids of all source features must be consecutive, but the reused tokenizer already has "
-                "features or corpus tags of an earlier run between them: leave out --tokenizer-from, so that a new "
-                "tokenizer is learned"
+                "the token ids of all source features (data.source_features, data.features_column) must be "
+                "consecutive, but the reused tokenizer already has features, or corpus tags (data.corpus_tags), "
+                "of an earlier run between them: leave out --tokenizer-from, so that a new tokenizer is learned"
             )
         return ids
 

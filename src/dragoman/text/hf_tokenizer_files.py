@@ -61,7 +61,7 @@ class OriginalFiles:
                 content = zlib.decompress(base64.b64decode(self.encoded[name]))
             except (ValueError, zlib.error):
                 raise UserError(
-                    f"the run's tokenizer is damaged: the file {name} in it cannot be read; import the checkpoint again"
+                    f"the tokenizer of the run is damaged: its file {name} cannot be read; import the checkpoint again"
                 ) from None
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)

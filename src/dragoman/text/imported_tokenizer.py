@@ -151,16 +151,15 @@ class ImportedTokenizer(Tokenizer):
         texts = re.split(gap_pattern, text)
         return self._encode_joined(texts, separators=repeat(self.mask))
 
-    def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
-        """Tokenize a text with the nth occurrence of `gap` replaced by the nth of the `sentinels` (ids).
+    def _replace_gaps(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
+        """Encode a text with the next of the `sentinels` (ids), at least as many as gaps, in place of every `gap`.
 
-        There must be at least as many sentinels as gaps. Their names are put into the text, because a sentinel may
-        include the white space beside it.
+        Their names are put into the text, because a sentinel may include the white space beside it.
         """
         if not all(sentinel in self._names for sentinel in sentinels):  # ids that a model has added to the vocabulary
-            return super().encode_with_sentinels(text, gap, sentinels)
+            return super()._replace_gaps(text, gap, sentinels)
         first, *others = text.split(gap)
-        named = (self._names[sentinel] + following for sentinel, following in zip(sentinels, others, strict=False))
+        named = (self._names[sentinel] + following for sentinel, following in zip(sentinels, others))
         return self.encode(first + "".join(named), parse_special=True)
 
     def _split_language_code(self, text: str) -> tuple[list[int], str]:

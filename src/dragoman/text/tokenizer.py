@@ -319,8 +319,17 @@ class Tokenizer:
     def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
         """Encode a text with the next of the `sentinels` (ids) in place of every `gap`, as in T5's span corruption.
 
-        A gap is a control character that stands for a removed span. There must be at least as many sentinels as gaps.
+        A gap is a control character that stands for a removed span. More gaps than sentinels are a UserError.
         """
+        if (num_gaps := text.count(gap)) > len(sentinels):
+            raise UserError(
+                f"a text has {num_gaps:,} gaps, but the model can fill at most {len(sentinels):,} gaps of one text: "
+                "split the text (a gap is written as <mask>)"
+            )
+        return self._replace_gaps(text, gap, sentinels)
+
+    def _replace_gaps(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
+        """Encode a text with the next of the `sentinels` (ids), at least as many as gaps, in place of every `gap`."""
         remaining = iter(sentinels)
         return [next(remaining) if token_id == self.mask else token_id for token_id in self.encode_masked(text, gap)]
 
@@ -600,8 +609,8 @@ def check_tags(names: Sequence[str]) -> None:
     """Raise a UserError if one of the `names` of corpus tags is empty or has a character that is not allowed."""
     if invalid_tags := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
         raise UserError(
-            "a corpus tag (an entry of data.corpus_tags) may contain only letters, digits, '_', '.', '+' and '-', but "
-            f"one is {invalid_tags[0]!r}: rename it"
+            "a corpus tag (an entry of data.corpus_tags, a token before the sources of a corpus) may contain "
+            f"only letters, digits, '_', '.', '+' and '-', but one is {invalid_tags[0]!r}: rename it"
         )
 
 

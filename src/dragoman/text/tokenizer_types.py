@@ -134,8 +134,8 @@ def check_tokenizer_type(kind: str, marker: str) -> None:
         raise unknown_name("space marker", marker, WORD_MARKERS)
     if marker not in tokenizer_type(kind).markers:
         raise UserError(
-            f"a tokenizer of type {kind!r} can mark only the space before a word, but text.space_marker is {marker!r}: "
-            "set text.space_marker=initial, or choose another text.tokenizer"
+            f"a tokenizer of type {kind!r} can mark spaces only at the beginning of a token (before a word), but "
+            f"text.space_marker is {marker!r}: set text.space_marker=initial, or choose another text.tokenizer"
         )
 
 

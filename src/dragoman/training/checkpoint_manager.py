@@ -117,7 +117,7 @@ class TrainState:
         except (KeyError, TypeError):
             raise UserError(
                 "the training state that the checkpoint stores is incomplete or from another version of dragoman: "
-                "resume from an earlier checkpoint"
+                "remove the folder of this checkpoint, so that training resumes from the checkpoint before it"
             ) from None
 
     @staticmethod

@@ -76,7 +76,8 @@ class ComparisonBudget:
         """Check that the amount is positive and finite."""
         if self.amount is not None and not (0 < self.amount < math.inf):
             raise UserError(
-                f"the training budget of each system must be a positive number of {self.kind}, got {self.amount:g}"
+                f"the training budget of each system must be a positive number of {self.kind}, but is {self.amount:g}: "
+                "give a finite number above 0"
             )
 
     def part(self, share: float) -> ComparisonBudget:
@@ -144,7 +145,7 @@ def check_systems(labels: Sequence[str]) -> None:
         model = meta_model(system.spec(VocabularySizes(source=100, target=100, joint=True), size="tiny"))
         reads_vectors = model.source_features is not None  # of speech or images, instead of text
         if reads_vectors or not model.can_generate:
-            raise UserError(f"{name} does not translate text: leave it out of --systems")
+            raise UserError(f"the system {name} does not translate text: leave it out of --systems")
 
 
 def check_settings(labels: Sequence[str], config: Config) -> None:
@@ -214,8 +215,8 @@ def train_system(
         outcome = Trainer(run, display, saved).train()
     except UserError as error:
         raise UserError(
-            f"the training of {label} with seed {seed} failed ({error}): correct this, or leave {label} out of "
-            "--systems"
+            f"the training of the system {label} with seed {seed} failed ({error}): correct the cause of this error, "
+            f"or leave {label} out of --systems"
         ) from error
     if outcome.interrupted:
         raise KeyboardInterrupt  # ends the whole comparison

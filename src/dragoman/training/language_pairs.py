@@ -43,7 +43,7 @@ def resolve_languages(
         if config.corpus_languages:
             raise UserError(
                 "data.corpus_languages needs a multilingual model to start from: give --start-from with such a model, "
-                "or mark the sources of each corpus with a tag (data.corpus_tags)"
+                "or mark each corpus with a tag (data.corpus_tags: a token before each source that names its corpus)"
             )
         return CorpusLanguages(framing, train=[("", "")] * len(train), valid=[("", "")] * len(valid))
 

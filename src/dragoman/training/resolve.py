@@ -194,12 +194,13 @@ def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) 
     if config.corpus_tags and valid and len(validation_tags(config)) != len(valid):
         raise UserError(
             f"each of the {len(valid)} validation corpora needs a tag, because the training corpora have tags "
-            "(data.corpus_tags): set data.valid_corpus_tags to one of these tags per corpus"
+            "(data.corpus_tags: a token before each source that names its corpus): set data.valid_corpus_tags to one "
+            "of these tags per corpus"
         )
     if config.valid_corpus_tags and not valid:
         raise UserError(
-            "data.valid_corpus_tags is set, but there are no validation corpora: remove the setting, or give "
-            "--valid-source"
+            "data.valid_corpus_tags (a token before each validation source that names its corpus) is set, but there "
+            "are no validation corpora: remove the setting, or give --valid-source"
         )
     if unknown := [tag for tag in config.valid_corpus_tags if tag and tag not in config.corpus_tags]:
         raise unknown_name("tag in data.valid_corpus_tags:", unknown[0], [tag for tag in config.corpus_tags if tag])
@@ -213,14 +214,14 @@ def check_tags(tags: Sequence[str], data_format: DataFormat, parent: ParentRun |
     """
     if any(tags) and not data_format.is_translation:
         raise UserError(
-            f"data.corpus_tags needs pairs to translate, but the data is read as {data_format.item_name}: remove the "
-            "setting"
+            "data.corpus_tags (a token before each source that names its corpus) needs pairs to translate, but the "
+            f"data is read as {data_format.item_name}: remove the setting"
         )
     if parent and (missing := [tag for tag in tags if tag and tag not in parent.tokenizers[0].tags]):
         available = ", ".join(parent.tokenizers[0].tags) or "none"
         raise UserError(
-            f"data.corpus_tags has {missing[0]!r}, but the model of --start-from {parent.folder} knows the tags "
-            f"{available}: use only these"
+            f"data.corpus_tags (a token before each source that names its corpus) has {missing[0]!r}, but the model of "
+            f"--start-from {parent.folder} knows the tags {available}: use only these"
         )
 
 

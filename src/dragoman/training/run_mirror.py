@@ -93,8 +93,8 @@ class RunMirror:
                 return Manifest(files, dict(document["links"]))
         except (ValueError, KeyError, TypeError):
             raise UserError(
-                f"{self.storage.path(MANIFEST_NAME)}, the list of the files of the mirror, is damaged: choose another "
-                "--mirror"
+                f"{self.storage.path(MANIFEST_NAME)}, the list of the files of the mirror (copy of the run folder), "
+                "is damaged: choose another --mirror"
             ) from None
         raise UserError(
             f"the mirror (copy of the run folder) at {self.location} has format version {document['version']!r}, but "
@@ -109,7 +109,8 @@ class RunMirror:
         remote = self.manifest()
         if remote is None and not is_run_folder(self.folder):
             raise UserError(
-                f"neither {self.folder} nor its mirror {self.location} holds a run: train a new one without --resume"
+                f"neither {self.folder} nor its mirror (copy of the run folder) {self.location} holds a run: train a "
+                "new one without --resume"
             )
         if remote is None or self._local_step() > remote.step:
             self.publish()
@@ -155,7 +156,10 @@ class RunMirror:
         with blocking_lock(self.folder / LOCK_FILE):
             manifest = self.manifest()
             if manifest is None:
-                raise UserError(f"{self.location} holds no run: check the address of --mirror")
+                raise UserError(
+                    f"the mirror (copy of the run folder) at {self.location} holds no run: check the address of "
+                    "--mirror"
+                )
             local = self._local_manifest()
             if is_run_folder(self.folder):
                 self._check_same_run(local, manifest)
@@ -238,7 +242,10 @@ class RunMirror:
                 target.flush()
                 os.fsync(target.fileno())
             if _digest(partial) != stored.digest:
-                raise UserError(f"{name} at {self.location} is damaged: resume from another copy of the run")
+                raise UserError(
+                    f"the file {name} in the mirror (copy of the run folder) at {self.location} is damaged: resume "
+                    "training from another copy of the run folder, and choose another --mirror"
+                )
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

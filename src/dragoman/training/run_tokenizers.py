@@ -121,8 +121,8 @@ def _with_features(
     names = collect_names((pair.feature_symbols for pair in pairs()), separator)  # the different ones, such as V
     if not names:
         raise UserError(
-            f"no source of {request.train[0].source} has a feature: choose another column with data.features_column, "
-            "or train without features"
+            f"no source of {request.train[0].source} has a feature (a label, such as V or PST, that is read "
+            "before the source): choose another column with data.features_column, or train without features"
         )
     extended = source.with_features(names, separator)
     return extended, extended if target is source else target

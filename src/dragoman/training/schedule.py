@@ -117,8 +117,8 @@ class SchedulePoint:
         """
         if self.epochs is None:
             raise UserError(
-                "training.schedule=halving needs the number of steps per epoch, which is unknown here: choose another "
-                "schedule"
+                "training.schedule=halving needs the number of optimizer steps per epoch, which is unknown: choose "
+                "another training.schedule, such as inverse-sqrt"
             )
         epochs_after_start = self.epochs - self.config.resolved("halving_start_epoch")
         if epochs_after_start < 0:

@@ -134,6 +134,6 @@ def _disk_errors(folder: Path) -> Iterator[None]:
                 if isinstance(cause, OSError):
                     raise cause from None
         raise UserError(
-            f"the checkpoint in {folder} cannot be written or read: {causes[0]}; check the disk, or resume from an "
-            "earlier checkpoint"
+            f"the checkpoint in {folder} cannot be written or read: {causes[0]}; check the disk; if the checkpoint is "
+            "damaged, remove its folder, so that training resumes from the checkpoint before it"
         ) from None

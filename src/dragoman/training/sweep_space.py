@@ -107,8 +107,8 @@ class SearchSpace:
         count = math.prod(map(len, value_lists))
         if count > MAX_GRID_CONFIGURATIONS:
             raise UserError(
-                f"the grid of all combinations has {count:,} configurations: give fewer values, or sample N "
-                "combinations with --random N"
+                f"the values to try have {count:,} combinations, more than {MAX_GRID_CONFIGURATIONS:,}: give fewer "
+                "values, or sample N combinations with --random N"
             )
         return [dict(zip(self.values, combination)) for combination in product(*value_lists)]
 

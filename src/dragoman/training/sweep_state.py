@@ -148,9 +148,13 @@ class SweepState:
                 f"{folder} has no sweep: start one with 'dragoman sweep FOLDER --source … --set …'"
             ) from None
         except ValueError:
-            raise UserError(f"{path} is damaged: remove {folder}, and start the sweep again") from None
+            raise UserError(
+                f"the state of the sweep, {path}, is damaged: remove {folder}, and start the sweep again"
+            ) from None
         if values.pop("version") > STATE_VERSION:
-            raise UserError(f"{path} was written by a later version of dragoman: update dragoman")
+            raise UserError(
+                f"the state of the sweep, {path}, was written by a later version of dragoman: update dragoman"
+            )
         runs = values.pop("runs")
         for run in runs:
             run["results"] = [RungResult(**result | {"score": tuple(result["score"])}) for result in run["results"]]
@@ -321,7 +325,9 @@ class SweepResult:
         """The best configuration; a UserError is raised if no run has a result."""
         if not self.ranking or self.ranking[0].score is None:
             errors = [result.error for result in self.ranking if result.error]
-            problem = f"the first error is: {errors[0]}" if errors else "continue it with the same command"
+            problem = "continue it with the same command"
+            if errors:
+                problem = f"correct the cause of the first error ({errors[0]})"
             raise UserError(f"no run of the sweep in {self.folder} has a result: {problem}")
         return self.ranking[0]
 

@@ -73,8 +73,8 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     for name, size in sizes.items():
         if len(pairs[name]) < size:
             raise UserError(
-                f"the words of {train} training pairs are too few to generate {size} different {name} pairs from them: "
-                f"ask for more training pairs or fewer {name} pairs"
+                f"the words of {train} training pairs are too few to generate {size} different {name} pairs from "
+                f"them: raise the number of training pairs, or lower that of {name} pairs"
             )
     return {name: list(pairs[name].values())[:size] for name, size in sizes.items()}
 

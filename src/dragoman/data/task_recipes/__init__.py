@@ -125,7 +125,7 @@ class TaskRecipe:
                     f"the task recipe {self.name} has only one form of its corpus, and so no variants to choose from: "
                     "leave out --variant"
                 )
-            raise unknown_name(f"variant of the recipe {self.name}", name, [*self.variants, *self.groups])
+            raise unknown_name(f"variant of the task recipe {self.name}", name, [*self.variants, *self.groups])
         return self.groups[name]
 
     def split(self, name: str, variant: str) -> Split:
@@ -169,7 +169,7 @@ def load_recipe(name: str) -> TaskRecipe:
     """Read a recipe of the package by its name, or one of the user's own by the path of its .toml file."""
     if not name.endswith(".toml"):
         if name not in (names := recipe_names()):
-            raise unknown_name("recipe", name, names)
+            raise unknown_name("task recipe", name, names)
         return read_recipe(RECIPE_FOLDER / f"{name}.toml")
     return read_recipe(Path(name))
 
@@ -184,19 +184,22 @@ def read_recipe(path: Path) -> TaskRecipe:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
-            f"{path} does not exist: give the name of a recipe that 'dragoman recipe' lists, or the path of your own "
-            "recipe file (TOML)"
+            f"{path} does not exist: give the name of a task recipe that 'dragoman recipe' lists, or the path of "
+            "your own TOML file (a task recipe describes a corpus with its training and scoring)"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"the recipe {path} is not a readable TOML file ({error}): correct it") from None
+        raise UserError(f"the task recipe {path} is not a readable TOML file ({error}): correct the file") from None
     recipe: TaskRecipe = _build(TaskRecipe, values, str(path))
     if TRAIN not in recipe.splits or not recipe.test_sets or not recipe.metrics:
         raise UserError(
-            f"the recipe {path} needs the table [splits.train], a test set such as [splits.test], and `metrics`: add "
-            "what is missing"
+            f"the task recipe {path} (a TOML file that describes a corpus with its training and scoring) needs "
+            "the table [splits.train], a test set such as [splits.test], and a list `metrics`, such as metrics = "
+            "['bleu']: add what is missing"
         )
     if recipe.url and not recipe.url.startswith("https://"):
-        raise UserError(f"the recipe {path}: url must begin with https://, but is {recipe.url}: change it")
+        raise UserError(
+            f"the task recipe {path}: its entry url must begin with https://, but is {recipe.url}: change it"
+        )
     configuration.replace_settings(configuration.Config(), recipe.settings)  # raises a UserError for an unknown one
     for name in recipe.splits:
         for variant in recipe.variants or [""]:
@@ -204,8 +207,9 @@ def read_recipe(path: Path) -> TaskRecipe:
                 recipe.split(name, variant)
             except (KeyError, ValueError, IndexError) as error:
                 raise UserError(
-                    f"the recipe {path}: a file name in splits.{name} has the placeholder {error}, for which the "
-                    f"variant {variant!r} has no value: add it to [variants]"
+                    f"the task recipe {path}: a file name in [splits.{name}] has the placeholder {error}, for "
+                    f"which the variant {variant!r} of the corpus has no value: add it to the table of that "
+                    "variant in [variants]"
                 ) from None
     for figure in (*recipe.published, *recipe.measured):
         if figure.test and figure.test not in recipe.splits:
@@ -221,7 +225,10 @@ def _build(dataclass_type: Any, values: Any, where: str) -> Any:
     A wrong name, a missing entry or a wrong type is a UserError.
     """
     if not isinstance(values, dict):
-        raise UserError(f"{where} must be a table of names and values, got {values!r}: correct the recipe")
+        raise UserError(
+            f"the entry {where} of a task recipe must be a TOML table (names with values), got {values!r}: "
+            "correct the entry"
+        )
     hints, declared = typing.get_type_hints(dataclass_type), dataclasses.fields(dataclass_type)
     for name in values:
         if name not in hints:  # types by the name of the field
@@ -229,7 +236,10 @@ def _build(dataclass_type: Any, values: Any, where: str) -> Any:
     for entry in declared:
         optional = entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
         if entry.name not in values and not optional:
-            raise UserError(f"{where} has no entry {entry.name!r}, which a recipe needs: add it")
+            raise UserError(
+                f"the task recipe {where} (a TOML file that describes a corpus with its training and scoring) has "
+                f"no entry {entry.name!r}: add this entry"
+            )
     return dataclass_type(**{name: _convert(value, hints[name], f"{where}: {name}") for name, value in values.items()})
 
 

@@ -43,15 +43,15 @@ def prepare_splits(recipe: TaskRecipe, variant: str, folder: Path, log: Log) -> 
         folder = folder / (recipe.folder or recipe.name)  # the folder holds other corpora
     missing = [name for name in names if find_file(folder, name) is None]
     if missing and recipe.generator and not folder.exists():
-        log(f"generating the corpus of the recipe {recipe.name} in {folder}")
+        log(f"generating the corpus of the task recipe {recipe.name} in {folder}")
         write_generated(recipe.generator, folder, recipe.generator_settings)
         missing = []
     addresses = {name: file_address(recipe, name) for name in missing}
     if unavailable := [name for name, address in addresses.items() if not address]:
         advice = f" {recipe.obtain}" if recipe.obtain else ""
         raise UserError(
-            f"the folder {folder} lacks the files {', '.join(unavailable)} (plain or .gz) of the corpus of the recipe "
-            f"{recipe.name}: name the folder that has them with --data FOLDER.{advice}"
+            f"the folder {folder} lacks the files {', '.join(unavailable)} (plain or .gz) of the corpus of the "
+            f"task recipe {recipe.name}: name the folder that has them with --data FOLDER.{advice}"
         )
     for name in names:
         checksum = recipe.files.get(name, CorpusFile()).sha256
@@ -127,7 +127,8 @@ def _check_scheme(url: str) -> None:
     """Raise a UserError for an address that is not https."""
     if urlsplit(url).scheme not in ALLOWED_SCHEMES:
         raise UserError(
-            f"{url} is not downloaded, because only https is allowed: get the file and name its folder with --data"
+            f"{url} is not downloaded, because only https is allowed: download the file yourself and name its "
+            "folder with --data"
         )
 
 
@@ -146,10 +147,11 @@ def _fetch(url: str) -> bytes:
         ) from None
     if len(content) > MAX_DOWNLOAD_BYTES:
         raise UserError(
-            f"{url} is larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB: get it yourself, and use --data FOLDER"
+            f"the file {url} is larger than {MAX_DOWNLOAD_BYTES // 2**20} MiB, the limit for a download: get it "
+            "in another way and name its folder with --data"
         )
     if expected is not None and len(content) != int(expected):
-        raise UserError(f"{url} ended after {len(content):,} of {int(expected):,} bytes: try again")
+        raise UserError(f"the download of {url} ended after {len(content):,} of {int(expected):,} bytes: try again")
     return content
 
 

@@ -122,8 +122,8 @@ class Conversion:
         ]
         if problems:
             raise UserError(
-                f"the weights in {weights.folder} do not fit its {self.config_name}: {'; '.join(problems)}. Get all "
-                "files of the checkpoint again"
+                f"the weights in {weights.folder} do not fit its configuration file {self.config_name}: "
+                f"{'; '.join(problems)}. Get all files of the checkpoint again"
             )
         return converted
 

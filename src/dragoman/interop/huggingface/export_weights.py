@@ -47,8 +47,8 @@ def stored_weights(plan: ExportPlan) -> Iterator[tuple[str, Tensor]]:
             weight = transform.undo(weight, layer)
         elif transform is not unchanged:
             raise UserError(
-                f"the weight {parameter} cannot be exported, because it was converted in a way that cannot be undone "
-                "when its checkpoint was imported: choose another format with --to"
+                f"the weight {parameter} cannot be exported, because it was converted when its checkpoint was "
+                "imported, which cannot be undone: choose another format with --to"
             )
         row_counts = _block_sizes(model, parameter) if len(names) > 1 else [len(weight)]  # of each stored weight
         yield from zip(names, weight.split(row_counts), strict=True)

@@ -114,8 +114,8 @@ class HFConfig:
         if any(value != first for value in values.values()):
             contradiction = " and ".join(f"{key} {value!r}" for key, value in values.items())
             raise UserError(
-                f"{self.path} has different values in fields with the same meaning ({contradiction}): remove the wrong "
-                "one"
+                f"{self.path} has different values in fields with the same meaning ({contradiction}): remove the "
+                "field with the wrong value"
             )
         return first
 
@@ -195,7 +195,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path.parent} has no {path.name}: name a folder with a transformers checkpoint") from None
+        raise UserError(
+            f"the folder {path.parent} has no file {path.name}: name a folder with a transformers checkpoint"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged: it is no valid JSON ({error}); get the file again") from None
     if not isinstance(document, dict):

@@ -179,8 +179,8 @@ def _open_model(folder: Path, device: torch.device) -> Any:
     problems |= {"not used": sorted(report["unexpected_keys"])} if report["unexpected_keys"] else {}
     if problems:
         raise UserError(
-            f"the export was not kept, because its weights are not those that transformers needs ({problems}): please "
-            "report this"
+            "the export was not kept, because its weights are not those that the model class of transformers "
+            f"expects ({problems}): please report this"
         )
     return model.eval().to(device)
 

@@ -133,7 +133,9 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     know, because they could change what the model computes.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with config.json and model.safetensors")
+        raise UserError(
+            f"{folder} is not a folder: name the folder of a checkpoint, with config.json and model.safetensors"
+        )
     hf_config = HFConfig.from_folder(folder)
     class_name, architecture = _architecture(hf_config)
     hf_config.expect("quantization_config", None)  # quantized weights are an error

@@ -73,7 +73,7 @@ def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: 
             prefix, suffix = _family_affixes(checkpoint, tokenizer, settings)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise UserError(
-            f"{folder / 'tokenizer.json'} is damaged: its post_processor cannot be read; get it again"
+            f"{folder / 'tokenizer.json'} is damaged: its post_processor cannot be read; get the file again"
         ) from None
     if prefix and suffix and not meta_model(checkpoint.spec).can_generate:  # an encoder, with CLS and SEP
         # most config.json of encoders have neither bos_token_id nor eos_token_id

@@ -149,7 +149,7 @@ def parse_yaml(text: str | bytes, origin: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{origin} is damaged, it is not YAML ({' '.join(str(error).split())}): get it again") from None
     if not isinstance(document, dict):
-        raise UserError(f"{origin} is damaged: expected names of options with their values; get it again")
+        raise UserError(f"{origin} is damaged: expected lines 'NAME: VALUE' with the options of Marian; get it again")
     return {str(name): value for name, value in document.items()}
 
 

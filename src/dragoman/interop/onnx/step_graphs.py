@@ -297,8 +297,9 @@ def _growing_axes(
         if longer[name].shape[axis] != start[name].shape[axis] + positions:
             layer = name.split("/")[1]  # past/LAYER/…
             raise UserError(
-                f"this model cannot be exported to ONNX: the cached state of decoder layer {layer} does not grow token "
-                "by token, as in local and compressed attention: train another system, such as transformer-d"
+                f"this model cannot be exported to ONNX: the cached state of decoder layer {layer} does not grow "
+                "by one position for each token (that of local or compressed attention does not): train another "
+                "system, such as transformer-d"
             )
     return growing
 

@@ -207,8 +207,8 @@ class MarkedTextBuilder:
 def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
     """Return sibling tags nested validly: one inside another becomes its child, one that overlaps another is cut.
 
-    Of two that overlap, the later one loses the common part. Two links (NOT_NESTED) cannot be nested: the inner one
-    becomes empty, and stands after the outer one.
+    Of two that overlap, the later one loses the common part. Two links (NOT_NESTED) cannot be nested, at any depth: the
+    inner one becomes empty, and stands after the outer one.
     """
     points = [tag for tag in tags if tag.is_point]  # tags without text
     resolved: list[Tag] = []
@@ -219,13 +219,30 @@ def resolve_overlaps(tags: Sequence[Tag]) -> tuple[Tag, ...]:
             resolved.append(tag)
         elif tag.end > last.end:
             resolved.append(tag.clamped(last.end, tag.end))
-        elif tag.name in NOT_NESTED and tag.name in (last.name, *(child.name for child in last.children)):
+        elif tag.name in NOT_NESTED and tag.name == last.name:
             points.append(tag.clamped(last.end, last.end))
         else:
+            if last.name in NOT_NESTED:
+                tag, links = _split_off(tag, last.name)
+                points += [link.clamped(last.end, last.end) for link in links]
             resolved[-1] = replace(last, children=resolve_overlaps([*last.children, tag]))
     for point in points:
         resolved = _with_point(resolved, point)
     return tuple(resolved)
+
+
+def _split_off(tag: Tag, name: str) -> tuple[Tag, list[Tag]]:
+    """Return a tag without those of a name inside it, at any depth, and these tags in their order."""
+    children: list[Tag] = []
+    removed: list[Tag] = []
+    for child in tag.children:
+        if child.name == name:
+            removed.append(child)
+        else:
+            kept, removed_inside = _split_off(child, name)
+            children.append(kept)
+            removed += removed_inside
+    return replace(tag, children=tuple(children)), removed
 
 
 def _with_point(tags: Sequence[Tag], point: Tag) -> list[Tag]:

@@ -64,7 +64,9 @@ class OfficeFile:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 _check_archive(archive, kind)
                 if (damaged := archive.testzip()) is not None:
-                    raise UserError(f"the office file is damaged: {damaged} in it cannot be read; save it again")
+                    raise UserError(
+                        f"the office file is damaged: the file {damaged} in it cannot be read; save it again"
+                    )
                 names = sorted(filter(kind.text_files.fullmatch, archive.namelist()), key=_natural_order)
                 parts = {name: _read_part(archive.read(name), name, kind) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError) as error:
@@ -101,7 +103,7 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
             "actual format"
         )
     if any(info.flag_bits & 1 for info in files):  # the bit of encryption in the ZIP format
-        raise UserError("the file is encrypted: save it without a password")
+        raise UserError("the office file is encrypted: save it without a password")
     if len(files) > MAX_ARCHIVE_FILES or sum(info.file_size for info in files) > MAX_ARCHIVE_BYTES:
         raise UserError(
             f"the office file, a ZIP archive, is too large: it may contain at most {MAX_ARCHIVE_FILES:,} files of "
@@ -111,8 +113,8 @@ def _check_archive(archive: zipfile.ZipFile, kind: OfficeKind) -> None:
         is_zip_bomb = info.file_size > MIN_CHECKED_BYTES and info.file_size > MAX_COMPRESSION * info.compress_size
         if is_zip_bomb or (kind.text_files.fullmatch(info.filename) and info.file_size > MAX_XML_BYTES):
             raise UserError(
-                f"the office file is refused, because {info.filename} in it has {info.file_size:,} bytes when "
-                "decompressed, which is suspiciously many (a ZIP bomb?): split the document"
+                f"the office file is refused, because the file {info.filename} in it has {info.file_size:,} bytes "
+                "when decompressed, which is suspiciously many (a ZIP bomb?): split the document"
             )
 
 

@@ -79,11 +79,13 @@ def parse_xml(content: bytes, name: str) -> Element:
         expat.ParserCreate().Parse(content, True)  # True: the whole file; only to see whether it is valid
         text = content.decode("utf-8-sig")
     except (expat.ExpatError, ValueError, LookupError) as error:
-        raise UserError(f"the office file is damaged: {name} in it is not valid XML ({error}); save it again") from None
+        raise UserError(
+            f"the office file is damaged: the file {name} in it is not valid XML ({error}); save it again"
+        ) from None
     if "<!DOCTYPE" in text:
         raise UserError(
-            f"the office file is refused, because {name} in it declares a document type (DOCTYPE), which office "
-            "programs never write: save it again with an office program"
+            f"the office file is refused, because the file {name} in it declares a document type (DOCTYPE), which "
+            "office programs never write: save it again with an office program"
         )
     root = Element(name="", opening="")
     stack, position = [root], 0  # open elements
@@ -104,8 +106,8 @@ def parse_xml(content: bytes, name: str) -> Element:
                 stack.append(element)
                 if len(stack) > MAX_XML_DEPTH:
                     raise UserError(
-                        f"the office file is refused, because {name} in it nests elements more than {MAX_XML_DEPTH} "
-                        "levels deep: simplify the document"
+                        f"the office file is refused, because the file {name} in it nests elements more than "
+                        f"{MAX_XML_DEPTH} levels deep: simplify the document"
                     )
     if position < len(text):
         _add_text(root, text[position:])
