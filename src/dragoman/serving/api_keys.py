@@ -166,13 +166,15 @@ def _parse_key(entry: Any, place: str) -> ApiKey:
             raise UserError(f"the API key {name_and_place} has a '{field}' that is not text: put it in quotation marks")
     if sha256 is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{SHA256_DIGITS}}}", sha256):
         raise UserError(
-            f"the API key {name_and_place} has a 'sha256' that is not {SHA256_DIGITS} hexadecimal digits: copy what sha256sum prints"
+            f"the API key {name_and_place} has a 'sha256' that is not {SHA256_DIGITS} hexadecimal digits: copy what "
+            "sha256sum prints"
         )
     for field, minimum in (("requests_per_minute", 0), ("characters_per_day", 0), ("priority", -100)):
         value = values.get(field, 0)
         if type(value) is not int or value < minimum:
             raise UserError(
-                f"the API key {name_and_place} has '{field}' {value!r}, but it must be a whole number of at least {minimum}: correct it"
+                f"the API key {name_and_place} has '{field}' {value!r}, but it must be a whole number of at least "
+                f"{minimum}: correct it"
             )
     if type(values.get("admin", False)) is not bool:
         raise UserError(
