@@ -27,7 +27,7 @@ from dragoman.training.run_mirror import RunMirror
 from dragoman.training.trainer import TrainingOutcome
 from dragoman.training.validation import ValidationResult
 
-POLL_SECONDS = 0.5
+DISPLAY_POLL_SECONDS = 0.5  # between two looks at what the first process has sent
 MAX_RESTARTS = 3
 #: between checks whether machines can be added: practically never, as they are used after the next restart anyway
 RESIZE_INTERVAL_SECONDS = 1e9
@@ -142,7 +142,7 @@ class TrainingWorker:
         import ray
 
         with suppress(ray.exceptions.RayError):  # the driver has ended, or cannot be reached
-            while not stopping.wait(2 * POLL_SECONDS):
+            while not stopping.wait(2 * DISPLAY_POLL_SECONDS):
                 if ray.get(self.channel.is_stopping.remote()):
                     stopping.set()
 
@@ -244,7 +244,7 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
         fitted: Future[Any] = pool.submit(fit)
         try:
             while not fitted.done():
-                wait([fitted], POLL_SECONDS)
+                wait([fitted], DISPLAY_POLL_SECONDS)
                 _show(ray.get(channel.take.remote()), display, log)
             _show(ray.get(channel.take.remote()), display, log)  # sent after the last poll
             result = fitted.result()

@@ -132,7 +132,7 @@ def resume_seeds(
     """
     _check_single_process()
     if not is_ensemble_folder(folder):
-        check_run_folder(folder)  # raises a UserError if it is no run either
+        check_run_folder(folder)  # raises a UserError if the folder is not a run
         raise UserError(
             f"{folder} holds a single run, not several seeds: leave --seeds out to continue this run, or choose a new "
             "folder to train several seeds"

@@ -320,7 +320,7 @@ def _split_weight(reranker: str) -> tuple[str, float]:
         return reranker, 1.0
     try:
         return folder, float(weight)
-    except ValueError:  # what follows ":" is no number, but a part of the name
+    except ValueError:  # the text after ":" is not a number, but part of the name
         return reranker, 1.0
 
 

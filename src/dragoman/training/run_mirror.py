@@ -35,7 +35,7 @@ LINKS = ("best", "last")  # in the folder of checkpoints
 #: files that training never changes: if they differ, the copy is one of another run
 CONSTANT_FILES = (MODEL_FILE, "preflight.json", "data/train/store.json")
 TRANSFERS = 8  # at a time
-COPY_BYTES = 1 << 20
+TRANSFER_CHUNK_BYTES = 1 << 20
 
 
 class StoredFile(NamedTuple):
@@ -223,7 +223,7 @@ class RunMirror:
         """Copy a file of the run folder, given by its digest and name, to the storage."""
         digest, name = item
         with (self.folder / name).open("rb") as source, self.storage.writing(f"{OBJECT_FOLDER}/{digest}") as target:
-            shutil.copyfileobj(source, target, COPY_BYTES)
+            shutil.copyfileobj(source, target, TRANSFER_CHUNK_BYTES)
 
     def _download(self, item: tuple[str, StoredFile]) -> None:
         """Copy a file of the storage into the run folder, where it appears when it is complete and has its digest."""
@@ -238,7 +238,7 @@ class RunMirror:
                 os_errors_as_user_errors(path),
                 partial.open("wb") as target,
             ):
-                shutil.copyfileobj(source, target, COPY_BYTES)
+                shutil.copyfileobj(source, target, TRANSFER_CHUNK_BYTES)
                 target.flush()
                 os.fsync(target.fileno())
             if _digest(partial) != stored.digest:
