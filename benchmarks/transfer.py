@@ -54,7 +54,9 @@ def write(path: Path, content: list[str]) -> Path:
 
 def score(run: Path, source: Path, reference: Path, metric: str) -> float:
     answer = run_command("evaluate", run, "--source", source, "--reference", reference, "--metrics", metric, "--json")
-    return json.loads(answer)["scores"][0]["value"]
+    value = json.loads(answer)["scores"][0]["value"]
+    print(run, metric, value, flush=True)
+    return value
 
 
 def bleu_into(language: str, folder: Path, source: Path, reference: Path) -> float:
@@ -66,7 +68,9 @@ def bleu_into(language: str, folder: Path, source: Path, reference: Path) -> flo
     run = dragoman.load(folder).with_languages(target=language)
     translations = run.translate(source.read_text(encoding="utf-8").splitlines(), alignment=False)
     references = [reference.read_text(encoding="utf-8").splitlines()]
-    return sacrebleu.corpus_bleu([translation.text for translation in translations], references).score
+    value = sacrebleu.corpus_bleu([translation.text for translation in translations], references).score
+    print(folder, language, "bleu", value, flush=True)
+    return value
 
 
 def translation(data: Path, work: Path, seed: int) -> dict[str, float]:
@@ -107,13 +111,16 @@ def languages(data: Path, work: Path, seed: int) -> dict[str, float]:
     def corpus(files: dict[str, Path], target: str, part: str = "") -> list[object]:
         return [f"--{part}source", files["en"], f"--{part}target", files[target]]
 
-    own = ["--seed", seed, "--set", "training.validation_sentences=300"]
+    own = ["--seed", seed]
     small = [*own, "--set", "training.validation_interval=100", "--set", "training.patience=10"]
+    small += ["--set", "training.validation_sentences=300", "--steps", 4000]
     french, german = corpus(valid, "fr", "valid-"), corpus(valid, "de", "valid-")
-    run_command("train", work / "french", *corpus(whole, "fr"), *french, *own)
+    with ThreadPoolExecutor(1) as pool:  # at the same time
+        scratch = pool.submit(run_command, "train", work / "scratch", *corpus(few, "de"), *german, *small)
+        run_command("train", work / "french", *corpus(whole, "fr"), *french, *own)
+        scratch.result()
     new = ["--start-from", work / "french", "--add-language", "de", "--like", "fr"]
-    run_command("train", work / "tuned", *new, "--to", "de", *corpus(few, "de"), *german, "--steps", 4000, *small)
-    run_command("train", work / "scratch", *corpus(few, "de"), *german, "--steps", 4000, *small)
+    run_command("train", work / "tuned", *new, "--to", "de", *corpus(few, "de"), *german, *small)
     both = [*corpus(few, "de"), "--languages", "en:de", *corpus(whole, "fr"), "--languages", "en:fr"]
     run_command(
         "train", work / "added", *new, *both, *german, *french, "--sampling-temperature", 5, "--steps", 4000, *own
