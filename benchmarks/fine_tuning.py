@@ -1,5 +1,7 @@
 """Compare fine-tuning of an M2M-100-shaped model by Dragoman and by Seq2SeqTrainer of transformers: speed and memory.
 
+Before it, both open the checkpoint and translate, and the time and memory of that are compared as well.
+
     python benchmarks/fine_tuning.py --source train.en --target train.de --size tiny --steps 30
     python benchmarks/fine_tuning.py --source train.en --target train.de --size 600M --device cuda
 
@@ -12,7 +14,8 @@ by length. Without the package accelerate, which the Trainer needs, a plain loop
 Dragoman packs sentences without padding only if attention has no dropout (`--attention-dropout 0`, for all systems).
 
 Target tokens per second are those after `--warmup` steps, without padding and validation. Memory is the peak of the
-device.
+device. Opening counts from the first line after the imports to the first translated sentence; the memory of decoding
+is that of 32 tokens for eight sentences by greedy search, next to the weights in the precision that is used.
 """
 
 from __future__ import annotations
@@ -100,7 +103,68 @@ def write_checkpoint(folder: Path, arguments: argparse.Namespace, texts: list[st
     model.save_pretrained(folder)
 
 
-# ---- the systems, each in a process of its own
+# ---- opening and translating, each in a process of its own
+
+
+NUM_SENTENCES, NUM_TOKENS = 8, 32  # translated to measure memory, and the longest translation
+
+
+def open_ours(request: dict[str, Any]) -> dict[str, Any]:
+    """Open the checkpoint with Dragoman and translate."""
+    import torch
+
+    import dragoman
+
+    start = time.monotonic()
+    weights = "bfloat16" if request["device"] == "cuda" else "float32"
+    run = dragoman.load(request["checkpoint"], device=request["device"], weights=weights)
+    run = run.with_languages(source=CODES[0], target=CODES[1])
+    opened = time.monotonic()
+    sentences = read_lines(Path(request["source"]))[:NUM_SENTENCES]
+    search = dragoman.Beam(size=1, length_limit=dragoman.LengthLimit(max=NUM_TOKENS))
+    run.translate(sentences[:1], search=search, alignment=False)
+    translated = time.monotonic()
+    run.translate(sentences, search=search, alignment=False)
+    return _decoding_record(start, opened, translated, run.inference_models[0], torch.device(request["device"]))
+
+
+def open_theirs(request: dict[str, Any]) -> dict[str, Any]:
+    """Open the checkpoint with transformers, in bfloat16 on a GPU, and translate."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    device = torch.device(request["device"])
+    start = time.monotonic()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(request["checkpoint"])
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(request["checkpoint"], dtype=dtype).to(device).eval()
+    opened = time.monotonic()
+    sentences = read_lines(Path(request["source"]))[:NUM_SENTENCES]
+    target_code = tokenizer.convert_tokens_to_ids(CODES[1])
+    settings = {"num_beams": 1, "max_new_tokens": NUM_TOKENS, "forced_bos_token_id": target_code}
+    times = []
+    for count in (1, NUM_SENTENCES):
+        inputs = tokenizer(sentences[:count], return_tensors="pt", padding=True).to(device)
+        inputs.pop("token_type_ids", None)
+        tokenizer.batch_decode(model.generate(**inputs, **settings))
+        times.append(time.monotonic())
+    return _decoding_record(start, opened, times[0], model, device)
+
+
+def _decoding_record(start: float, opened: float, translated: float, model: Any, device: Any) -> dict[str, Any]:
+    """Return the seconds to open and to translate the first sentence, peak memory, and bytes of distinct weights."""
+    from device_info import peak_memory_bytes
+
+    size = sum({weight.data_ptr(): weight.numel() * weight.element_size() for weight in model.parameters()}.values())
+    seconds = {"open": opened - start, "first_translation": translated - opened}
+    return seconds | {"memory": peak_memory_bytes(device), "weights": size}
+
+
+OPENING = {"Dragoman opens and translates": open_ours, "transformers opens and translates": open_theirs}
+
+
+# ---- fine-tuning, each in a process of its own
 
 
 def fine_tune_ours(request: dict[str, Any], lora: bool) -> dict[str, Any]:
@@ -328,7 +392,7 @@ def main() -> None:
     """Write the checkpoint, run all systems, and print speed and memory."""
     if sys.argv[1:2] == ["--worker"]:
         name, request = sys.argv[2], json.loads(sys.argv[3])
-        print(json.dumps(SYSTEMS[name](request)))
+        print(json.dumps((OPENING | SYSTEMS)[name](request)))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True)
@@ -344,7 +408,8 @@ def main() -> None:
     parser.add_argument("--gradient-checkpointing", action="store_true")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--work", type=Path, default=Path("runs/fine_tuning"))
-    parser.add_argument("--only", nargs="+", choices=("ours", "lora", "theirs"), default=("ours", "lora", "theirs"))
+    groups = ("opening", "ours", "lora", "theirs")
+    parser.add_argument("--only", nargs="+", choices=groups, default=groups)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True)
     files = {}
@@ -363,15 +428,21 @@ def main() -> None:
         **{name: getattr(arguments, name) for name in ("steps", "warmup", "batch_tokens", "learning_rate")},
         **{name: getattr(arguments, name) for name in ("gradient_checkpointing", "device")},
     }
+    print(f"{arguments.family} {arguments.size} on {arguments.device}, {arguments.batch_tokens:,} tokens per step")
+    for name in OPENING if "opening" in arguments.only else ():
+        result = run_in_process(name, request)
+        seconds = f"{result['open']:5.1f} s to open, {result['first_translation']:5.1f} s for the first translation"
+        memory = f"{result['memory'] / 2**30:6.2f} GiB, {result['memory'] / result['weights']:5.2f} × the weights"
+        print(f"{name:35} {seconds}, {memory}", flush=True)
     names = list(SYSTEMS)
-    chosen = {"ours": names[:1], "lora": names[1:2], "theirs": names[2:]}
+    chosen = {"opening": [], "ours": names[:1], "lora": names[1:2], "theirs": names[2:]}
     results = {}
     for name in (name for group in arguments.only for name in chosen[group]):
         if name == names[3] and not importlib.util.find_spec("peft"):
             continue
         results[name] = run_in_process(name, request)
+        print(f"{name}: {median(results[name]['speeds']):,.0f} tokens/s", flush=True)
     reference = results.get(names[2])
-    print(f"{arguments.family} {arguments.size} on {arguments.device}, {arguments.batch_tokens:,} tokens per step")
     for name, result in results.items():
         speed, memory = median(result["speeds"]), result["memory"] / 2**30
         ratio = f"  {speed / median(reference['speeds']):5.2f} ×" if reference else ""
