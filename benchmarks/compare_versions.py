@@ -1,7 +1,7 @@
 """Compare the speed of two versions of Dragoman: training, decoding and `--help`, in turns on one machine.
 
     git archive --prefix=old/ v1.0 src benchmarks | tar x -C build
-    python benchmarks/compare_versions.py build/old . --device cuda
+    python benchmarks/compare_versions.py build/old . --device cuda --systems ours-plain
     python benchmarks/compare_versions.py build/old . --preset small --threads 2 --batches 1,32 --beams 1,5
 
 Each version is a folder with `src` and `benchmarks`. Its own benchmarks/training.py and benchmarks/decoding.py run with

@@ -8,9 +8,9 @@ its own process. The systems translate the same sources in turns, round after ro
 affects all of them. All targets have the same number of tokens. Times are from lists of token ids to lists of token
 ids, including the encoder. Ratios are medians over the rounds.
 
-`ours` uses packed float32 weights, `ours-int8` int8 weights, `ours-plain` torch's own matrix products. Outputs are
-compared with those of `generate`: greedy outputs in float32 should be equal token for token, and so should those of a
-beam, except for ties; int8 weights round.
+`ours` uses packed float32 weights, `ours-int8` int8 weights, `ours-plain` torch's own matrix products; on a GPU all
+are the same, with bfloat16 weights. Outputs are compared with those of `generate`: greedy outputs in float32 should be
+equal token for token, and so should those of a beam, except for ties; int8 weights round.
 
 `--peers-python` names the interpreter with the other libraries. On a CPU with other load, `--clock processor` uses
 processor time instead of wall time.

@@ -3,7 +3,8 @@
     python benchmarks/fuzz_service.py RUN --minutes 10 [--seed 0] [--folder FOLDER]
 
 Both kinds run at the same time, against one service. A status of 500 or above other than 503, a response that never
-comes, a traceback in the log or the end of the process is a failure; the bytes of such a request are saved in --folder.
+comes, a traceback in the log, the end of the process or memory that grows without end is a failure; the bytes of such a
+request are saved in --folder.
 schemathesis is part of the extra `dev`; without it only bytes are mutated.
 """
 
@@ -24,6 +25,7 @@ from collections import Counter
 from pathlib import Path
 
 RESPONSE_SECONDS = 60  # until a request must be answered, or its connection closed
+MAX_GROWTH_MIB = 200  # of the service's memory in the second half of the time
 STATUS_LINE = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 CHECKS = "not_a_server_error,content_type_conformance,response_schema_conformance"
 
@@ -35,6 +37,8 @@ BODIES: list[tuple[str, dict[str, object]]] = [
     ("/v1/stream", {"text": "Anna reads. Ben sleeps.", "prefix": "Anna", "search": {"kind": "Beam", "size": 2}}),
     ("/v1/lens", {"text": "Anna reads.", "prefix": [5, 7], "alternatives": 3}),
     ("/v1/bpe", {"text": "low lower lowest", "ties": "first"}),
+    ("/v1/saliency", {"text": "Anna reads.", "translation": "Anna liest."}),
+    ("/v1/walk", {"text": "Anna reads.", "tokens": [5], "position": 1, "head": 1}),
 ]
 GETS = ["/", "/health", "/languages", "/v1/runs", "/metrics", "/openapi.json", "/v1/runs/x/curves", "/page/main.js"]
 FRAGMENTS = [
@@ -163,6 +167,27 @@ class ByteFuzzer(threading.Thread):
                     return
 
 
+class MemoryReader(threading.Thread):
+    """Reads the resident memory of a process twenty times until a time."""
+
+    def __init__(self, process: int, end: float) -> None:
+        super().__init__()
+        self.status, self.end = Path(f"/proc/{process}/status"), end
+        self.readings: list[int] = []  # in MiB
+
+    def run(self) -> None:
+        interval = (self.end - time.monotonic()) / 20
+        while time.monotonic() + interval / 2 < self.end and self.status.exists():
+            time.sleep(interval)
+            if match := re.search(r"VmRSS:\s*(\d+) kB", self.status.read_text()):  # none: the process has ended
+                self.readings.append(int(match[1]) // 1024)
+
+    def growth(self) -> int:
+        """Return by how much the last reading exceeds the largest one of the first half."""
+        first_half = self.readings[: (len(self.readings) + 1) // 2]
+        return self.readings[-1] - max(first_half) if first_half else 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run folder, or RUN=en-de")
@@ -180,12 +205,16 @@ def main() -> None:
     assert service.stdout is not None
     url = service.stdout.readline().strip()
     port = int(url.rpartition(":")[2])
+    memory = MemoryReader(service.pid, end)
     fuzzers = [ByteFuzzer(port, options.seed + number, end, folder) for number in range(options.threads)]
-    for fuzzer in fuzzers:
-        fuzzer.start()
+    for thread in (memory, *fuzzers):
+        thread.start()
     problems = run_schemathesis(url, 60 * options.minutes, options.seed, folder)
-    for fuzzer in fuzzers:
-        fuzzer.join()
+    for thread in (memory, *fuzzers):
+        thread.join()
+    print(f"memory in MiB, in the course of time: {', '.join(map(str, memory.readings))}")
+    if (growth := memory.growth()) > MAX_GROWTH_MIB:
+        problems.append(f"the memory of the service grew by {growth} MiB in the second half of the time")
     problems += [failure for fuzzer in fuzzers for failure in fuzzer.failures]
     statuses = sum((fuzzer.statuses for fuzzer in fuzzers), Counter[int]())
     print(f"{sum(fuzzer.requests for fuzzer in fuzzers):,} mutated requests: {dict(sorted(statuses.items()))}")

@@ -12,7 +12,8 @@ Starts `dragoman serve RUN` on loopback.
   use processor time.
 - typing: users type on the page, which streams the translation at every pause and inspects it, while others send long
   texts with a beam of 64; all clients run in other processes. Users without ids count as one client (--no-ids).
-- memory: the resident memory of the service over many short requests.
+- memory: the resident memory of the service over many short requests, with inspections, walks and gradients, as those
+  of the page, in between.
 - signals: SIGTERM under load answers the accepted requests; a second Ctrl-C ends the service at once.
 """
 
@@ -33,6 +34,8 @@ from pathlib import Path
 import dragoman
 from serving_clients import Client, Responses, typing_load
 from translation_speed import validation_texts
+
+INSPECTED = 5  # sentences inspected in each twentieth of the scenario memory
 
 
 async def translated(client: Client, pair: tuple[str, str], text: str) -> tuple[int, str]:
@@ -173,8 +176,23 @@ def typing_scenario(options: argparse.Namespace, pair: tuple[str, str], texts: l
     return is_good
 
 
+async def inspect(port: int, run: str, texts: list[str]) -> None:
+    """Inspect some sentences in all ways that the page offers, one after the other."""
+    async with Client(port) as client:
+        for text in texts:
+            replies = [await client.get(f"/v1/runs/{run}/{name}") for name in ("gradients", "positions", "curves")]
+            status, reply = await client.post("/v1/translate", {"text": text})
+            translation = json.loads(reply)["translations"][0]["text"]
+            for name in ("lens", "saliency"):
+                replies.append(await client.post(f"/v1/{name}", {"text": text, "translation": translation}))
+            for name in ("walk", "stream"):
+                replies.append(await client.post(f"/v1/{name}", {"text": text}))
+            assert {status, *(status for status, _ in replies)} == {200}, replies
+
+
 def memory_scenario(options: argparse.Namespace, pair: tuple[str, str], texts: list[str]) -> bool:
     """Resident memory over many short requests: that of the second half exceeds that of the first by at most 20 MiB."""
+    name = Path(options.run.partition("=")[0]).resolve().name
     server, total, done = Server(options.run, *options.option), options.requests or 100_000, 0
     short = sorted(texts, key=len)[: len(texts) // 4]
     print(f"{'requests':>9} {'seconds':>8} {'MiB':>6}")
@@ -182,6 +200,7 @@ def memory_scenario(options: argparse.Namespace, pair: tuple[str, str], texts: l
     start, readings = time.monotonic(), list[int]()
     while done < total and time.monotonic() - start < options.max_minutes * 60:
         part = asyncio.run(load(server.port, pair, short, expected, options.clients, 0, max(100, total // 20)))
+        asyncio.run(inspect(server.port, name, short[:INSPECTED]))
         done += part.statuses[200]
         readings.append(server.memory)
         print(f"{done:9,} {time.monotonic() - start:8.0f} {readings[-1]:6}", flush=True)

@@ -87,27 +87,34 @@ class Client:
             self.writer = None
 
     async def post(self, path: str, fields: dict[str, Any]) -> tuple[int, bytes]:
+        """Send a POST request; return the status and the body of the response."""
+        return await self.send("POST", path, json.dumps(fields).encode())
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Send a GET request; return the status and the body of the response."""
+        return await self.send("GET", path, b"")
+
+    async def send(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Send a request; return the status and the body of the response.
 
         Like a browser, it tries again if the service has closed a connection that was not used for a while.
         """
         if self.writer is not None:
             try:
-                return await self._post(path, fields)
+                return await self._send(method, path, body)
             except asyncio.IncompleteReadError as error:
                 self.close()
                 if error.partial:
                     raise
             except ConnectionError:
                 self.close()
-        return await self._post(path, fields)
+        return await self._send(method, path, body)
 
-    async def _post(self, path: str, fields: dict[str, Any]) -> tuple[int, bytes]:
+    async def _send(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Send a request on the open connection, or on a new one."""
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**24)
-        body = json.dumps(fields).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         head += f"x-client-id: {self.client_id}\r\n" if self.client_id else ""
         self.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")

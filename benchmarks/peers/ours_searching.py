@@ -16,7 +16,10 @@ from peers.searching import Translate, WorkerSettings
 
 
 def translator(settings: WorkerSettings, weights: str) -> Translate:
-    """Load the model; `weights` is a precision of packed weights, "compiled", or "" for plain weights."""
+    """Load the model; `weights` is a precision of packed weights, "compiled", or "" for plain weights.
+
+    Weights are packed on a CPU only; on a GPU they are bfloat16, as in `dragoman translate`.
+    """
     torch.set_num_threads(settings.threads)
     keep_freed_memory()  # as `dragoman translate` does
     converted = read_checkpoint(settings.folder)
@@ -25,7 +28,7 @@ def translator(settings: WorkerSettings, weights: str) -> Translate:
     model = model.to(settings.device)
     if settings.gpu:
         model = to_bfloat16(model)
-    if weights in KERNELS:
+    elif weights in KERNELS:
         model = optimize_for_inference(model, weights)
     framing = converted.framing
     special_tokens = SpecialTokens(framing.bos, framing.eos, framing.suppressed)

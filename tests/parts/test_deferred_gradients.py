@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -63,6 +64,22 @@ def test_weight_gradient_is_one_product(monkeypatch: pytest.MonkeyPatch) -> None
     )
     gradients(batched, True)
     assert sorted(calls) == [5, 5, 5]  # the weight; the memory as it is and transposed
+
+
+def test_gradients_of_inputs_alone_leave_no_tensors() -> None:
+    """A loop whose weight gradients are not wanted is freed with its graph."""
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def input_gradient() -> list[weakref.ref[Tensor]]:
+        x = torch.randn(3, 4, requires_grad=True)
+        steps = [x]
+        with deferred_weight_gradients():
+            for _ in range(3):
+                steps.append(torch.tanh(F.linear(steps[-1], weight)))
+        torch.autograd.grad(steps[-1].sum(), x)
+        return [weakref.ref(step) for step in steps]
+
+    assert [reference() for reference in input_gradient()] == [None] * 4
 
 
 def test_deferred_gradients_under_autocast() -> None:

@@ -97,6 +97,7 @@ def test_options_before_environment_before_file_before_default(
         ("routes: [a]", "must have a name, and runs with weights"),
         ("routes: [{name: a, runs: {rnu: 1}}]", "did you mean 'run'?"),
         ("route-by: text", "--route-by has no effect"),
+        ("quota-file: quotas.json", "--quota-file has no effect"),
         ("tls-cert: a.pem", "--tls-cert is given without --tls-key"),
         ("api-keys: none", "none cannot be read"),
         ("max-queue: 0", "'max-queue' has a wrong value: input should be greater than or equal to 1"),

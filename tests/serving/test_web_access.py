@@ -8,6 +8,7 @@ import socket
 import pytest
 from starlette.testclient import TestClient
 
+from dragoman.errors import UserError
 from dragoman.serving import Service, WebAccess, reachable_urls
 from dragoman.serving.server import create_server
 
@@ -65,6 +66,27 @@ def test_addresses_that_can_be_opened() -> None:
     urls = reachable_urls("0.0.0.0", 5000)
     assert urls[-1] == "http://localhost:5000"
     assert not any("0.0.0.0" in url for url in urls)
+
+
+def test_addresses_without_a_route_to_the_internet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are found by the name of the machine; loopback addresses are of no use to others."""
+
+    class Unconnected(socket.socket):
+        def connect(self, address: object) -> None:
+            raise OSError("Network is unreachable")
+
+    def getaddrinfo(*_: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, 0)) for address in ("127.0.1.1", "192.168.7.3", "192.168.7.3")]
+
+    monkeypatch.setattr("dragoman.serving.web_access.socket.socket", Unconnected)
+    monkeypatch.setattr("dragoman.serving.web_access.socket.getaddrinfo", getaddrinfo)
+    assert reachable_urls("0.0.0.0", 80) == ["http://192.168.7.3:80", "http://localhost:80"]
+
+
+@pytest.mark.parametrize("origin", ["example.org", "https://example.org/path", "https://", ""])
+def test_origins_that_no_browser_sends_are_rejected(origin: str) -> None:
+    with pytest.raises(UserError, match="such as https:"):
+        WebAccess(cors_origins=(origin,))
 
 
 def test_second_signal_ends_the_service_at_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,9 @@ def serve(
             serving.logger.warning(f"browsers refuse to open pages at port {port}: choose another --port for the page")
         urls = serving.reachable_urls(address, port, "http" if options.tls is None else "https")
         print("\n".join(urls), flush=True)
-        if not is_local:
+        if urls[0].partition("://")[2].startswith("localhost:") and not is_local:
+            serving.logger.warning("no address of this machine in a network was found: other machines cannot reach it")
+        elif not is_local:
             _print_qr_code(urls[0])
 
     serving.serve(service, socket, on_ready, options)

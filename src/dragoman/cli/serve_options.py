@@ -89,9 +89,17 @@ class KeyOptions:
     ] = None
 
     def read_keys(self) -> ApiKeys:
-        """Read the API keys; without --api-keys there are none, and all requests are accepted."""
+        """Read the API keys; without --api-keys there are none, and all requests are accepted.
+
+        A file of quotas without keys, to which quotas belong, is a UserError.
+        """
         from dragoman import serving
 
+        if self.quota_file is not None and self.api_keys is None:
+            raise UserError(
+                "--quota-file has no effect without --api-keys, since quotas belong to keys: add --api-keys FILE, or "
+                "leave --quota-file out"
+            )
         return serving.ApiKeys() if self.api_keys is None else serving.ApiKeys.read(self.api_keys)
 
     def reload_with(self, service: Service) -> None:

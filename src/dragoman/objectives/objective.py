@@ -86,9 +86,14 @@ class Objective(nn.Module):
     build_row: RowBuilder | None = None  # builds a row from a pair of the store; None: the pair with its framing
 
     @classmethod
+    def copies_per_pair(cls, settings: Mapping[str, Any]) -> int:
+        """Return how often each pair is in its batch, with the objective's settings; here once."""
+        return 1
+
+    @classmethod
     def training_cost(cls, settings: Mapping[str, Any]) -> float:
-        """Return the training FLOPs of a pair relative to teacher forcing, with the objective's settings; here 1."""
-        return 1.0
+        """Return the training FLOPs of a pair relative to teacher forcing, with the objective's settings."""
+        return float(cls.copies_per_pair(settings))
 
     def __init__(self, task: TaskContext) -> None:
         """Check that the objective can train the model of the task (model, tokenizers, special tokens).

@@ -43,9 +43,9 @@ class TranslationObjective(SequenceObjective):
     default_bpe_dropout = True
 
     @classmethod
-    def training_cost(cls, settings: Mapping[str, Any]) -> float:
-        """Return the training FLOPs of a pair relative to teacher forcing: 2 with R-Drop, which computes it twice."""
-        return 2.0 if settings.get("rdrop_alpha") else 1.0
+    def copies_per_pair(cls, settings: Mapping[str, Any]) -> int:
+        """Return how often each pair is in its batch: twice with R-Drop, which compares two passes."""
+        return 2 if settings.get("rdrop_alpha") else 1
 
     def __init__(
         self,

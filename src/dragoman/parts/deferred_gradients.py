@@ -149,6 +149,8 @@ class DeferredProduct(torch.autograd.Function):
         appended to `products`: `CollectGradient` computes them for all products at once.
         """
         x, matrix = ctx.saved_tensors
-        ctx.products.append(StepProduct(x, grad_output))
+        # If only other gradients are wanted, `CollectGradient` does not run, and the list keeps x. It must not keep the
+        # graph of x, which holds the list: Python cannot free such a cycle.
+        ctx.products.append(StepProduct(x.detach(), grad_output))
         grad_x = grad_output @ matrix.mT if ctx.needs_input_grad[0] else None
         return grad_x, None, None, None, None

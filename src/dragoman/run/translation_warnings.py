@@ -19,6 +19,7 @@ from dragoman.errors import UserError
 from dragoman.run.language_detection import LanguageDetector, trigrams
 from dragoman.run.results import Translation
 from dragoman.run.sources import normalize_text
+from dragoman.text.documents.preserved_text import Preserve, find_literals
 from dragoman.text.word_splitting import alignment_spans
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ MIN_SPELLED_TOKENS, MAX_LETTERS_PER_TOKEN = 4, 1.5  # of a word that is split in
 MAX_SPELLED_SHARE = 0.01  # of such words in the training data: if there are more, they are not reported
 MAX_REPETITION_PAIRS = 2000  # training pairs in which usual repetitions are counted
 LETTER_LOOP = re.compile(r"([^\s\d]{1,8}?)\1{3,}")  # letters or marks that occur four times or more within a word
-NUMBER = re.compile(r"\d+(?:[.,'\u202f\u00a0]\d+)*")  # digits with separators of thousands and decimals
 
 Span = tuple[int, int]  # begin and end in a text, in characters
 
@@ -46,7 +46,7 @@ class TranslationWarning:
     """What is suspicious about a translation.
 
     Attributes:
-        kind: uncovered, language, probability, repetition, number, unknown, empty, truncated or unfinished
+        kind: uncovered, language, probability, repetition, number, placeholder, unknown, empty, truncated or unfinished
         message: a sentence for the reader
         source_spans: where in the source, as begin and end in characters; empty: nowhere in particular
         target_spans: where in the translation
@@ -95,7 +95,7 @@ class TranslationChecker:
             *self._check_language(source, names or LanguageNames()),
             *self._check_repetition(source, translation.text),
             *self._check_coverage(source, source_ids, translation),
-            *_check_numbers(source, translation.text),
+            *_check_literals(source, translation.text),
             *self._check_unknown(source, source_ids),
             *self._check_score(translation),
         ]
@@ -327,20 +327,19 @@ class TranslationChecker:
         return tuple(spans[word] for word, tokens in token_indices.items() if word < len(spans) and condition(tokens))
 
 
-def _check_numbers(source: str, text: str) -> Iterator[TranslationWarning]:
-    """Yield a warning if a number of the source with several digits is missing from the translation `text`.
+def _check_literals(source: str, text: str) -> Iterator[TranslationWarning]:
+    """Yield warnings if the translation `text` lacks what it should contain unchanged (literals).
 
-    Only digits are compared, since separators such as “.” and “,” differ between languages.
+    These are placeholders, URLs and e-mail addresses of the source, and its numbers of several digits, whose separators
+    may be others.
     """
-    target_digits = {re.sub(r"\D", "", number) for number in NUMBER.findall(text)}  # without separators
-    spans = tuple(
-        match.span()
-        for match in NUMBER.finditer(source)
-        if len(digits := re.sub(r"\D", "", match.group())) > 1 and digits not in target_digits
-    )
-    if spans:
-        message = f"{_quoted(source, spans)} may be missing from the translation."
-        yield TranslationWarning("number", message, source_spans=spans)
+    missing = [literal for literal in find_literals(source, Preserve.NUMBERS) if not literal.find_all(text)]
+    numbers = [literal for literal in missing if literal.is_number and sum(map(str.isdigit, literal.text)) > 1]
+    others = [literal for literal in missing if not literal.is_number]
+    for kind, literals in (("placeholder", others), ("number", numbers)):
+        if spans := tuple((literal.start, literal.end) for literal in literals):
+            message = f"{_quoted(source, spans)} may be missing from the translation."
+            yield TranslationWarning(kind, message, source_spans=spans)
 
 
 class Repetition(NamedTuple):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dragoman.errors import UserError
 from dragoman.serving.request_parsing import RequestError
 
-ALL_HOSTS = "*"
+ANY = "*"  # all host names, or all origins
+ORIGIN = re.compile(r"https?://[^/\s?#@]+|null")  # scheme, host and port
 #: addresses for documentation (RFC 5737, RFC 3849): a route to them is that to the internet; nothing is sent there
 REMOTE_ADDRESSES = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
@@ -35,13 +37,22 @@ class WebAccess:
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise a UserError if an origin is not one: a browser would never send it."""
+        for origin in self.cors_origins:
+            if origin != ANY and not ORIGIN.fullmatch(origin):
+                raise UserError(
+                    f"--cors-origin must be '*', or scheme and host without a path, such as https://example.org, got "
+                    f"{origin!r}"
+                )
+
     def accepts_host(self, header: str) -> bool:
         """Whether the service may be called by the name in the `Host` header of a request, such as localhost:5000.
 
         Allowed are localhost, the name of this machine, IP addresses and `allowed_hosts`: a page of an attacker cannot
         have such a name.
         """
-        if ALL_HOSTS in self.allowed_hosts or not header:  # a browser always sends a host
+        if ANY in self.allowed_hosts or not header:  # a browser always sends a host
             return True
         try:
             name = (urlsplit(f"//{header}").hostname or "").rstrip(".")
@@ -97,25 +108,35 @@ def _is_address(name: str) -> bool:
 
 
 def reachable_urls(address: str, port: int, scheme: str = "http") -> list[str]:
-    """Return the URLs of a server that listens at an address, first the one that other machines can use.
+    """Return the URLs of a server that listens at an address, first those that other machines can use, if any.
 
-    Instead of 0.0.0.0 and ::, which stand for all addresses of this machine, those in its networks are returned.
+    Instead of 0.0.0.0 and ::, which stand for all addresses of this machine, those in its networks are returned, and
+    localhost.
     """
     names = [address]
     if ipaddress.ip_address(address).is_unspecified:
-        names = [*dict.fromkeys(_outward_addresses(include_ipv6=":" in address)), "localhost"]
+        names = [*network_addresses(include_ipv6=":" in address), "localhost"]
     return [f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}" for name in names]
 
 
-def _outward_addresses(include_ipv6: bool) -> Iterator[str]:
-    """Yield the addresses (IPv4, and IPv6 if `include_ipv6`) from which this machine would reach the internet.
+def network_addresses(include_ipv6: bool) -> list[str]:
+    """Return the addresses (IPv4, and IPv6 if `include_ipv6`) at which other machines may reach this one.
 
-    Nothing is sent: connecting a UDP socket only chooses its own address.
+    The first are those from which it would reach the internet: nothing is sent, connecting a UDP socket only chooses
+    its own address. A network without a route to the internet is found by the name of this machine.
     """
+    addresses = []
     for family in (socket.AF_INET, socket.AF_INET6) if include_ipv6 else (socket.AF_INET,):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((REMOTE_ADDRESSES[family], 9))  # any port
-            except OSError:  # no network
-                continue
-            yield str(probe.getsockname()[0])
+                addresses.append(str(probe.getsockname()[0]))
+            except OSError:  # no route
+                pass
+        try:
+            own = socket.getaddrinfo(socket.gethostname(), None, family, socket.SOCK_DGRAM)
+        except OSError:  # the name has no address
+            continue
+        addresses += [str(entry[4][0]) for entry in own]
+    usable = (address for address in addresses if "%" not in address and not ipaddress.ip_address(address).is_loopback)
+    return list(dict.fromkeys(usable))

@@ -95,6 +95,6 @@ def check_routes(routes: Iterable[WeightedRoute], runs: Iterable[str]) -> dict[s
             )
         for run in route.weights:
             if run not in known:
-                raise unknown_name(f"run of the route {route.name!r}:", run, known)
+                raise UserError(f"--route {route.name}: {unknown_name('run', run, known)}")
         checked[route.name] = route
     return checked

@@ -324,7 +324,8 @@ def _choose_training(
     step_tokens = batch_tokens * training.gradient_accumulation  # of all batches of a step
     lengths = store.length_counts()  # the number of pairs with each source and target length
     row_lengths = cached_meta_model(spec).row_length(lengths.source + 1, lengths.target + 1)  # with EOS
-    epoch_tokens = int(row_lengths @ lengths.pairs)
+    copies = defaults.objective.copies_per_pair(defaults.config.objective.settings)  # in a batch: 2 with R-Drop
+    epoch_tokens = copies * int(row_lengths @ lengths.pairs)
     epoch_steps = max(1, math.ceil(epoch_tokens / (BATCH_FILL * step_tokens)))  # the rest of a batch is padding
     steps = training.steps
     # these schedules decay the learning rate up to a last step, which must be known

@@ -57,7 +57,7 @@ function warnAboutLanguages([first, second]) {
 
 export function fillSelects() {
   const languages = (run) => (run.languages.length ? `${run.languages.length} languages` : `${run.source} → ${run.target}`);
-  const label = (run) => [run.name, run.system !== run.name && run.system, languages(run)].filter(Boolean).join(" · ");
+  const label = (run) => [run.name, languages(run), run.system !== run.name && run.system].filter(Boolean).join(" · ");
   const options = () => page.runs.map((run) => html("option", { value: run.name }, label(run)));
   byId("run").replaceChildren(...options());
   byId("compare").closest(".field").hidden = page.runs.length < 2;

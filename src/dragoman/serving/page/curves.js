@@ -45,7 +45,7 @@ export async function show(container, { panels, get }) {
   const update = () => view.replaceChildren(...trainingContent(panels));
   update();
   container.replaceChildren(view);
-  while (names.some((name) => cache.get(name).state === "training")) {
+  while (names.some((name) => ["preparing", "training"].includes(cache.get(name).state))) {
     await new Promise((resolve) => setTimeout(resolve, POLL_INTERVAL));
     if (signal.aborted || !container.contains(view)) return;
     await Promise.all(names.map(load)).then(() => keepFocus(view, update), () => null);

@@ -51,7 +51,10 @@ export async function openWordMenu(panel, sentenceIndex, unitIndex, anchor) {
     place(list, anchor, section);
     (list.querySelector("[aria-pressed=true]") ?? list.firstChild).focus({ preventScroll: true });
   } catch (error) {
-    if (isOpen) list.replaceChildren(html("p", {}, error.message));
+    if (!isOpen) return;
+    const retry = html("button", { type: "button", click: () => openWordMenu(panel, sentenceIndex, unitIndex, anchor) }, "Try again");
+    list.replaceChildren(html("p", {}, error.message), retry);
+    retry.focus();
   }
 }
 
