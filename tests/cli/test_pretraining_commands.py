@@ -281,7 +281,7 @@ def test_word_vectors_initialize_embeddings(corpus: Path, dragoman: Dragoman, tm
             ["--system", "gpt", "--objective", "masked-lm"],
             "needs a model of kind EncoderOnly, but the system is of kind",
         ),
-        ([], "has only sources: give the file of the targets with --target, or choose a --system"),
+        ([], "has only sources: give the file of the targets with --target, or --format tsv"),
         (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),
         (["--system", "bert", "--set", "objective.settings.mask_rate=2.0"], "must be from 0 to 1"),
     ],

@@ -105,6 +105,48 @@ def test_a_tsv_file_has_a_header_if_columns_are_named(write) -> None:
     assert "has no column 'fr', only 'id', 'en', 'de'" in message(Corpus(path, source_column="fr"))
 
 
+def test_a_tsv_file_whose_first_line_names_the_roles(write) -> None:
+    path = write("a.tsv", "id\ttarget\tsource\n1\teins\tone\n")
+    assert texts(Corpus(path)) == [("one", "eins")]
+    assert texts(Corpus(path, header=False)) == [("id", "target"), ("1", "eins")]
+
+
+def test_columns_of_other_languages_are_not_taken_by_their_order(write) -> None:
+    """Neither is the English column the target of a German one that was asked for, nor German both sides."""
+    path = write("a.csv", "en,de\none,eins\n")
+    for languages in (("de", "fr"), ("en", "fr"), ("fr", "de")):
+        assert "no column 'fr', only 'en', 'de'" in message(Corpus(path, None, "", None, None, None, None, *languages))
+    assert texts(Corpus(path, source_language="de", target_language="en")) == [("eins", "one")]
+    assert texts(Corpus(write("b.csv", "x,y\none,eins\n"), source_language="en", target_language="de")) == [
+        ("one", "eins")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "expected"),
+    [
+        ("a.csv", "en,de\none,eins\n", {}, ("en", "de", "the first line names the columns")),
+        ("a.csv", "en,de\none,eins\n", {"source_language": "en", "target_language": "de"}, None),
+        ("a.csv", "source,target\none,eins\n", {}, None),
+        ("a.csv", "one,eins\n", {"header": False}, None),
+        ("a.tsv", "one\teins\n", {}, None),
+        ("a.tsv", "1\tone\teins\n", {}, ("0", "1", "of 3 columns; --header")),
+        ("a.tsv", "walk\twalked\tV;PST\n", {"features_column": "2"}, None),
+        ("a.tsv", "1\tone\teins\n", {"source_column": 1, "target_column": 2}, None),
+        ("a.txt", "one\n", {}, None),
+    ],
+)
+def test_columns_that_are_taken_by_their_order(
+    write, name: str, content: str, settings: dict[str, Any], expected: tuple[str, str, str] | None
+) -> None:
+    corpus = Corpus(write(name, content), **settings)
+    columns = corpus.file_format.columns_by_order(corpus)
+    assert (columns is None) == (expected is None)
+    if columns is not None and expected is not None:
+        assert columns[:2] == expected[:2]
+        assert columns.reason.startswith(expected[2])
+
+
 # JSON lines
 
 

@@ -61,7 +61,13 @@ def test_punctuation_attached_to_words() -> None:
     assert profile is not None
     # house. (the house' ; 'big occurs in one form only, and shorter words are not regarded
     assert profile.attached_punctuation == 3 / 10
-    assert profile.sentence_lines == 1 / 2
+    assert profile.sentence_lines == profile.attached_stops == 1 / 2
+
+
+def test_stops_that_are_words_are_not_attached() -> None:
+    profile = profile_of(("the house .", None), ("the house", None), ("the house .”", None), ("a house?)", None)).source
+    assert profile is not None
+    assert (profile.sentence_lines, profile.attached_stops) == (3 / 4, 1 / 4)
 
 
 SCRIPTS = {

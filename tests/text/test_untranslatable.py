@@ -35,16 +35,16 @@ def evidence(*pairs: tuple[str, str]) -> CopyEvidence:
 
 
 def test_translation_copies_and_transliteration_does_not() -> None:
-    assert evidence(("Der Hund schläft.", "The dog sleeps."), ("Ja!", "Yes!")).copies
-    assert evidence(("狗在睡觉 。", "Dog ."), *[(f"在 {n} 年", f"in {n}") for n in range(20)]).copies
-    assert not evidence(("don't", "D OW N T"), ("it's", "IH T S")).copies
-    assert not evidence(("hello", "HH AH L OW")).copies
-    assert not evidence(("The cat ate .", "* cat ( x _ 1 ) ; eat . agent ( x _ 2 , x _ 1 )")).copies
+    assert evidence(("Der Hund schläft.", "The dog sleeps."), ("Ja!", "Yes!")).reason
+    assert evidence(("狗在睡觉 。", "Dog ."), *[(f"在 {n} 年", f"in {n}") for n in range(20)]).reason
+    assert not evidence(("don't", "D OW N T"), ("it's", "IH T S")).reason
+    assert not evidence(("hello", "HH AH L OW")).reason
+    assert not evidence(("The cat ate .", "* cat ( x _ 1 ) ; eat . agent ( x _ 2 , x _ 1 )")).reason
 
 
 def test_letterless_training_sources_decide() -> None:
     sums = [(f"{n} + {n}", str(2 * n)) for n in range(10)]
-    assert not evidence(*sums).copies
-    assert not evidence(*sums, *[("Der Hund.", "The dog.")] * 100).copies
-    assert evidence(*[("- 1 -", "- 1 -")] * 6, *[("Der Hund.", "The dog")] * 100).copies
+    assert not evidence(*sums).reason
+    assert not evidence(*sums, *[("Der Hund.", "The dog.")] * 100).reason
+    assert evidence(*[("- 1 -", "- 1 -")] * 6, *[("Der Hund.", "The dog")] * 100).reason
     assert CopyEvidence.from_line("1.", "1.") == CopyEvidence(1, 1)

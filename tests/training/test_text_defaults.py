@@ -143,6 +143,13 @@ def test_forms_that_occur_often_are_spelled() -> None:
     assert [choice.kind for choice in choose_for_pairs(counts_of(intents).profile())] == ["bpe", "symbol"]
 
 
+def test_few_lemmas_are_spelled() -> None:
+    """Forms of new lemmas are wanted, even if each of 75 lemmas occurs often enough to be a closed inventory."""
+    lemmas = [word() for _ in range(75)]
+    forms: Pairs = [(lemma, lemma + ending) for lemma in lemmas for ending in FEATURES.values()]
+    assert [choice.kind for choice in choose_for_pairs(counts_of(forms).profile())] == ["character", "character"]
+
+
 def test_few_words_with_rare_phonemes() -> None:
     """A phoneme that occurs once among 400 does not make other tokens of phonemes, but it does so for other symbols."""
     rare = [*"abcdefg", "ɲ", "ʒ"]
@@ -160,6 +167,10 @@ def test_sentences_of_a_closed_lexicon_with_punctuation_are_subwords() -> None:
     spaced = counts_of([(" ".join(random.choices(words, k=6)) + " .", None) for _ in range(500)]).profile()
     attached = counts_of([(" ".join(random.choices(words, k=6)) + ".", None) for _ in range(500)]).profile()
     assert [choose_for_text(profile.source).kind for profile in (spaced, attached)] == ["symbol", "bpe"]
+    # the last words are others than those before
+    last = [word() for _ in range(20)]
+    order = counts_of([(" ".join([*random.choices(words, k=6), random.choice(last)]) + ".", None) for _ in range(500)])
+    assert choose_for_text(order.profile().source).kind == "bpe"
 
 
 def test_unknown_symbols_in_validation_text_open_the_inventory() -> None:

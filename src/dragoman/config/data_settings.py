@@ -270,7 +270,7 @@ class CleaningConfig(Section, section="cleaning"):
         "characters other than spaces. 0: no minimum.",
         min=0,
         max=1,
-        auto="0.3 with cleaning.enabled, else 0",
+        auto="0.3 with cleaning.enabled, unless most texts of a side have fewer, as numbers do; else 0",
     )
     reject_control_characters: bool | None = setting(
         None,
@@ -279,7 +279,10 @@ class CleaningConfig(Section, section="cleaning"):
         auto="true with cleaning.enabled, else false",
     )
     reject_identical: bool | None = setting(
-        None, "Remove training pairs whose source equals their target.", auto="true with cleaning.enabled, else false"
+        None,
+        "Remove training pairs whose source equals their target.",
+        auto="true with cleaning.enabled, unless sources have features, or targets repeat much of their sources, as "
+        "inflected words and corrected sentences do; else false",
     )
 
     def with_defaults(self) -> CleaningConfig:

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragoman.data.corpus import ColumnChoice
-from dragoman.data.file_formats import ColumnFormat, find_columns, missing_column, pairs_or_text, parse_turns
+from dragoman.data.file_formats import (
+    ColumnFormat,
+    ColumnsByOrder,
+    by_order,
+    find_columns,
+    missing_column,
+    pairs_or_text,
+    parse_turns,
+)
 from dragoman.data.text_files import open_file
 from dragoman.errors import UserError
 
@@ -45,6 +53,11 @@ class ParquetFormat(ColumnFormat):
         if corpus.source_column is None and any(name in names for name in TURN_COLUMNS):
             return "turns"
         return pairs_or_text(corpus, names)
+
+    def columns_by_order(self, corpus: Corpus) -> ColumnsByOrder | None:
+        """Return which of two columns are source and target only because of their order; None if none are."""
+        with self._open(corpus.source) as table:
+            return by_order(corpus.columns, column_names(table.schema), "by the order of the two columns")
 
     def read_columns(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], allow_empty: bool = False

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +29,13 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.corpus_passes import Log, PairChunk, ProgressLogger, read_chunks
 from dragoman.data.data_formats import DataFormat
 from dragoman.data.near_duplicates import BANDS, NO_WORDS, band_hashes
-from dragoman.data.text_profile import RATIO_BINS
+from dragoman.data.text_profile import RATIO_BINS, count_chunk
 from dragoman.errors import UserError
 from dragoman.processes import OrderedMap
 from dragoman.text.language_identification import identify_language
 from dragoman.text.scripts import EAST_ASIAN_SCRIPTS, script_of
 
+SAMPLE_PAIRS = 10_000  # by which filters are chosen
 MAX_REMOVED_EXAMPLES = 3  # of each reason
 MAX_EXAMPLE_CHARACTERS = 80
 BLOCK_PAIRS = 2**18  # that are judged together
@@ -96,6 +97,30 @@ class CleaningReport:
             out.append(f"  removed {removed.pairs:,}: {reason}")
             out += [f"    {example}" for example in removed.examples]
         return out
+
+
+def with_defaults(settings: CleaningConfig, data_format: DataFormat, corpora: Sequence[Corpus]) -> CleaningConfig:
+    """Return the settings with defaults that suit the corpora in place of None, if cleaning is enabled.
+
+    Numbers and formulas are not removed where most texts of a side are such, judging by the first SAMPLE_PAIRS pairs,
+    nor are equal source and target where targets repeat much of their sources by nature, as inflected words do.
+    """
+    if not settings.enabled or None not in (settings.min_letter_share, settings.reject_identical):
+        return settings.with_defaults()
+    pairs = list(islice(data_format.read(corpora), SAMPLE_PAIRS))
+    usual = settings.with_defaults()
+    if settings.min_letter_share is None:
+        sides = compress(
+            ([pair.source for pair in pairs], [pair.target or "" for pair in pairs]), data_format.text_sides
+        )
+        for texts in sides:
+            shares = [letter_share(text) for text in texts if text.strip()]
+            if sum(share < (usual.min_letter_share or 0) for share in shares) > len(shares) / 2:
+                settings = replace(settings, min_letter_share=0.0)
+    if settings.reject_identical is None:
+        has_features = any(pair.feature_symbols for pair in pairs)
+        settings = replace(settings, reject_identical=not (has_features or count_chunk(pairs).profile().repeats_words))
+    return settings.with_defaults()
 
 
 class KeptPairs:
@@ -252,7 +277,8 @@ def clean_corpora(
     if not report.pairs:
         raise UserError(
             f"cleaning removed all {report.pairs_read:,} pairs ({report.summary}): check the files, or relax the "
-            "limits in the section cleaning of the settings, or set cleaning.enabled=false"
+            "limits in the section cleaning of the settings (dragoman settings cleaning), such as "
+            "cleaning.min_letter_share, or set cleaning.enabled=false"
         )
     return CleanedCorpora(cleaned, report)
 

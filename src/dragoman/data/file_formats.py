@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from dragoman.data.corpus import ColumnChoice, SentencePair
 from dragoman.data.text_files import decode_line, open_file, read_raw_lines
@@ -27,6 +27,14 @@ MAX_SHOWN_COLUMNS = 20  # in messages
 #: columns of features in TSV of the shared tasks of SIGMORPHON: lemma, form, features; later lemma, features, form
 SIGMORPHON_FEATURES_COLUMNS = ("2", "1")
 FEATURE_SAMPLE_ROWS = 1000  # in which features are looked for
+
+
+class ColumnsByOrder(NamedTuple):
+    """Columns that are source and target because of their order, which the user may not have meant."""
+
+    source: str
+    target: str
+    reason: str
 
 
 class FileFormat:
@@ -80,6 +88,10 @@ class FileFormat:
         """
         return {}
 
+    def columns_by_order(self, corpus: Corpus) -> ColumnsByOrder | None:
+        """Return which columns of a file are source and target only because of their order; None if none are."""
+        return None
+
     def read_turns(self, corpus: Corpus) -> Iterator[tuple[int, list[str] | None]]:
         """Yield (line number, turns) for every line, a dialogue of tab-separated turns.
 
@@ -123,40 +135,51 @@ class ColumnFormat(FileFormat):
             yield line, "\t".join(texts)
 
 
-def find_column(choice: ColumnChoice, names: Sequence[str], by_order: bool = False) -> str | None:
+def find_column(choice: ColumnChoice, names: Sequence[str]) -> str | None:
     """Return which of the columns `names` of a file is chosen; None if there is no such column.
 
     Unless the user has named a column, it is the one that has the name of its language (`en` or `translation.en`) or of
-    its role (`source`). If there is none, and with `by_order`, the columns of a file that has just two are source and
-    target.
+    its role (`source`).
     """
     if choice.column is not None:
         return str(choice.column) if str(choice.column) in names else None
     codes = language_spellings(choice.language)  # en for eng_Latn, too
     language_names = [name for code in codes for name in (code, f"translation.{code}")]
-    if chosen := next((name for name in [*language_names, choice.role] if name in names), None):
-        return chosen
-    if by_order and len(names) == 2:
-        return names[1] if choice.role == "target" else names[0]
-    return None
+    return next((name for name in [*language_names, choice.role] if name in names), None)
 
 
 def find_columns(columns: Sequence[ColumnChoice], names: Sequence[str]) -> list[str | None]:
     """Return the name of each chosen column in a file with the columns `names`; None for one that the file lacks.
 
-    If the user has chosen no column, and the file has just two, these are source and target.
+    The two columns of a file are source and target if the user has chosen none, and none has a name by which it could
+    be found.
     """
-    nothing_chosen = all(choice.column is None for choice in columns)
-    return [find_column(choice, names, by_order=nothing_chosen) for choice in columns]
+    found = [find_column(choice, names) for choice in columns]
+    if len(names) != 2 or any(found) or any(choice.column is not None for choice in columns):
+        return found
+    return [names[1] if choice.role == "target" else names[0] for choice in columns]
+
+
+def by_order(columns: Sequence[ColumnChoice], names: Sequence[str], reason: str) -> ColumnsByOrder | None:
+    """Return the columns `names` of a file that are source and target only because of their order; None if none are.
+
+    `columns` are those that the user has chosen, if any; `reason` is for the user.
+    """
+    if any(find_column(choice, names) for choice in columns):
+        return None
+    source, target = find_columns(columns, names)
+    return None if source is None or target is None else ColumnsByOrder(source, target, reason)
 
 
 def pairs_or_text(corpus: Corpus, names: Sequence[str]) -> str:
     """Return the data format of a file with the columns `names`: "text" if it has only a source, otherwise "pairs".
 
-    A file that lacks a column which the user has chosen is "pairs" as well: the error is raised when it is read.
+    A file that lacks a column which the user has chosen, by name or by the target language, is "pairs" as well: the
+    error is raised when it is read.
     """
     source, target = find_columns(corpus.columns, names)
-    return "text" if source is not None and target is None and corpus.target_column is None else "pairs"
+    names_target = corpus.target_column is not None or (len(names) > 1 and bool(corpus.target_language))
+    return "text" if source is not None and target is None and not names_target else "pairs"
 
 
 def missing_column(choice: ColumnChoice, names: Sequence[str], path: Path) -> UserError:
@@ -238,11 +261,27 @@ class DelimitedFormat(ColumnFormat):
                 return {"features_column": column} | ({"target_column": "2"} if is_usual_target else {})
         return {}
 
+    def columns_by_order(self, corpus: Corpus) -> ColumnsByOrder | None:
+        """Return the columns that are source and target only because of their order; None if none are.
+
+        They are the two columns of a header with other names, or the first ones of more than source, target and
+        features.
+        """
+        if not corpus.source.is_file() or any(choice.column is not None for choice in corpus.columns):
+            return None
+        _, first_row = next(self.rows(corpus, allow_empty=False))
+        if not self._has_header(corpus, first_row):
+            if len(first_row) <= 2 + len(corpus.feature_columns):
+                return None
+            return ColumnsByOrder("0", "1", f"of {len(first_row)} columns; --header if the first line names them")
+        names = _header_names(first_row)
+        return by_order(corpus.columns, names, "the first line names the columns; --no-header if it is text")
+
     def _has_header(self, corpus: Corpus, first_row: list[str]) -> bool:
         """Whether the first row names the columns.
 
         That is so if it is declared (`corpus.header`), if it is usual in the format, if a column is chosen by name, or
-        if none is chosen and the first row names the languages of source and target.
+        if none is chosen and the first row names the languages of source and target, or is "source" and "target".
         """
         if corpus.header is not None:
             return corpus.header
@@ -250,9 +289,11 @@ class DelimitedFormat(ColumnFormat):
             return True
         choices = (*corpus.columns, *corpus.feature_columns)
         names = [str(choice.column) for choice in choices if choice.column is not None]
-        languages = [choice.language for choice in corpus.columns if choice.language]
-        is_named_by_language = not names and bool(languages) and set(languages) <= set(_header_names(first_row))
-        return is_named_by_language or any(not name.isdecimal() for name in names)
+        if names:
+            return any(not name.isdecimal() for name in names)
+        header = set(_header_names(first_row))
+        languages = {choice.language for choice in corpus.columns if choice.language}
+        return (bool(languages) and languages <= header) or {"source", "target"} <= header
 
     def _positions(
         self, corpus: Corpus, columns: Sequence[ColumnChoice], first_row: list[str], has_header: bool

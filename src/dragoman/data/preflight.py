@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dragoman.data.corpus import SentencePair
-from dragoman.data.text_profile import CorpusProfile
+from dragoman.data.text_profile import CorpusProfile, is_control_character
 from dragoman.legacy import translate_preflight
 from dragoman.text.scripts import EAST_ASIAN_SCRIPTS
 
@@ -207,9 +207,14 @@ class Preflight:
 
 
 def _format_tokens(tokens: list[str]) -> str:
-    """Join the tokens of a sample with spaces; of more than MAX_SHOWN_TOKENS show how many others there are."""
+    """Join the tokens of a sample with spaces; of more than MAX_SHOWN_TOKENS show how many others there are.
+
+    Control characters, which a terminal would execute, are shown as U+FFFD.
+    """
     hidden = len(tokens) - MAX_SHOWN_TOKENS
-    return " ".join(tokens[:MAX_SHOWN_TOKENS]) + (f" … ({hidden:,} more)" if hidden > 0 else "")
+    shown = " ".join(tokens[:MAX_SHOWN_TOKENS])
+    shown = "".join("\ufffd" if is_control_character(character) else character for character in shown)
+    return shown + (f" … ({hidden:,} more)" if hidden > 0 else "")
 
 
 def _warnings(report: Preflight) -> Iterator[str]:
@@ -234,7 +239,8 @@ def _warnings(report: Preflight) -> Iterator[str]:
         is_usual = problem is different_lengths and share > MAX_EXCEPTION_SHARE  # a property of the task, no error
         if share > WARNING_SHARE and not is_usual:
             yield f"{_format_percent(share)} of the training pairs {problem}"
-    yield from _script_warnings(report.text)
+    remedy = "cleaning.identify_language (needs --from and --to)" if report.cleaning else "--clean"
+    yield from _character_warnings(report.text, remedy)
     columns = (report.source, report.target)
     for name, column, usual in zip(("source", "target"), columns, report.usual_tokens_per_character):
         if column and column.unknown > 0.01:
@@ -245,13 +251,19 @@ def _warnings(report: Preflight) -> Iterator[str]:
         yield f"only {report.pairs:,} pairs: expect the model to memorize them rather than to generalize"
 
 
-def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
-    """Warn if the source or the target is written in several scripts.
+def _character_warnings(text: CorpusProfile | None, remedy: str) -> Iterator[str]:
+    """Warn if the source or the target has control characters, or is written in several scripts.
 
-    That is so if the most frequent one has less than 1 − MAX_OTHER_SCRIPTS of the letters; Han and kana count as one.
-    The two most frequent ones are named. Without statistics of the text (None) there is no warning.
+    It is if the most frequent one has less than 1 − MAX_OTHER_SCRIPTS of the letters; Han and kana count as one. The
+    two most frequent ones are named, and `remedy`, the option that removes texts in others. Without statistics of the
+    text (None) there is no warning.
     """
     for name, profile in (("source", text.source), ("target", text.target)) if text else ():
+        if profile and profile.control_characters:
+            yield (
+                f"the {name} has {profile.control_characters:,} control characters or replacements of wrongly decoded "
+                "ones (U+FFFD): correct the file, or remove such lines with --clean"
+            )
         shares: Counter[str] = Counter()
         for script, share in profile.scripts.items() if profile else ():
             shares["Han and kana" if script in EAST_ASIAN_SCRIPTS else script] += share  # type: ignore[assignment]
@@ -260,7 +272,7 @@ def _script_warnings(text: CorpusProfile | None) -> Iterator[str]:
             mixture = ", ".join(f"{_format_percent(share)} {script}" for script, share in main_scripts)
             yield (
                 f"the {name} mixes scripts ({mixture} of the letters): check that all lines are in the same language, "
-                "or remove others with --clean"
+                f"or remove others with {remedy}"
             )
 
 

@@ -42,6 +42,7 @@ class TextProfile:
         words_per_line, characters_per_word, characters_per_line: means; spaces are not counted.
         single_word_lines: share of the lines with one word.
         sentence_lines: share of the lines that end with a full stop, a question mark or the like.
+        attached_stops: share of the lines in which this mark is attached to the last word.
         symbols: number of different symbols.
         is_counted: whether all symbols were counted; otherwise there are more than `symbols`.
         unseen_share: estimated share of unknown symbols in further text: n₁ / n, where n₁ symbols occur in only one
@@ -55,6 +56,7 @@ class TextProfile:
         unseen_characters: estimated share of unknown characters in further text: of those that occur once.
         unseen_letters: the same after the characters are decomposed into letters and marks (Unicode NFD).
         is_composed: whether composing the decomposed text (NFC) gives the same text.
+        control_characters: number of control characters, and of U+FFFD, which replaces wrongly decoded characters.
         scripts: share of each script in the letters.
         writes_spaces: whether spaces separate words.
     """
@@ -65,6 +67,7 @@ class TextProfile:
     characters_per_line: float
     single_word_lines: float
     sentence_lines: float
+    attached_stops: float
     symbols: int
     is_counted: bool
     unseen_share: float
@@ -76,6 +79,7 @@ class TextProfile:
     unseen_characters: float
     unseen_letters: float
     is_composed: bool
+    control_characters: int
     scripts: dict[str, float]
     writes_spaces: bool
 
@@ -180,6 +184,7 @@ class TextCounts:
     words: int = 0
     single_word_lines: int = 0
     sentence_lines: int = 0
+    attached_stops: int = 0
     characters: Counter[str] = field(default_factory=Counter)  # without spaces
     symbols: SymbolCounts = field(default_factory=SymbolCounts)
 
@@ -188,14 +193,17 @@ class TextCounts:
         """Count the lines, words and characters of texts, each one a line; blank ones are left out.
 
         Words, or symbols, stand between spaces. `sentence_lines` is the number of lines that end with a full stop, a
-        question mark or the like. Spaces are not counted as characters.
+        question mark or the like, `attached_stops` that of lines whose last word has letters before this mark. Spaces
+        are not counted as characters.
         """
         lines = [words for text in texts if (words := text.split())]
+        stops = [match for words in lines if (match := _SENTENCE_END.search(words[-1]))]
         return cls(
             lines=len(lines),
             words=sum(map(len, lines)),
             single_word_lines=sum(len(words) == 1 for words in lines),
-            sentence_lines=sum(_SENTENCE_END.search(words[-1]) is not None for words in lines),
+            sentence_lines=len(stops),
+            attached_stops=sum(stop.start() > 0 for stop in stops),
             characters=Counter("".join(chain.from_iterable(lines))),
             symbols=SymbolCounts.from_lines(lines),
         )
@@ -206,6 +214,7 @@ class TextCounts:
         self.words += later.words
         self.single_word_lines += later.single_word_lines
         self.sentence_lines += later.sentence_lines
+        self.attached_stops += later.attached_stops
         self.characters.update(later.characters)
         self.symbols.merge(later.symbols)
 
@@ -234,6 +243,7 @@ class TextCounts:
             characters_per_line=characters / self.lines,
             single_word_lines=self.single_word_lines / self.lines,
             sentence_lines=self.sentence_lines / self.lines,
+            attached_stops=self.attached_stops / self.lines,
             symbols=len(occurrences),
             is_counted=self.symbols.is_complete,
             unseen_share=sum(count == 1 for count in in_lines.values()) / counted,  # Good–Turing estimate
@@ -245,6 +255,7 @@ class TextCounts:
             unseen_characters=_share_of_singletons(self.characters),
             unseen_letters=_share_of_singletons(_decompose(self.characters)),
             is_composed=all(_is_composed(character) for character in self.characters),
+            control_characters=sum(count for sign, count in self.characters.items() if is_control_character(sign)),
             scripts=scripts,
             writes_spaces=is_segmented or (not has_no_spaces(scripts) and characters <= MAX_SPACED_LENGTH * self.words),
         )
@@ -359,6 +370,11 @@ def _is_composed(character: str) -> bool:
     is_jamo = "\u1160" <= character <= "\u11ff"  # vowels and final consonants
     is_unchanged = unicodedata.normalize("NFC", character) == character
     return is_unchanged and not unicodedata.combining(character) and not is_jamo
+
+
+def is_control_character(character: str) -> bool:
+    """Whether a character is a control character, or U+FFFD, which replaces wrongly decoded characters."""
+    return character == "\ufffd" or unicodedata.category(character) == "Cc"
 
 
 def _attached_punctuation(occurrences: Counter[str]) -> float:

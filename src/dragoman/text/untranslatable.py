@@ -71,19 +71,21 @@ class CopyEvidence(NamedTuple):
         return CopyEvidence(*map(sum, zip(self, other)))
 
     @property
-    def copies(self) -> bool:
-        """Whether untranslatable text should be copied.
+    def reason(self) -> str:
+        """Why untranslatable text should be copied, for the user; empty if it should not.
 
         With MIN_LETTERLESS_LINES sources without letters in the training pairs, at least half of them must be copied.
         Otherwise both sides must share at least half of their numbers and punctuation marks, or of their numbers alone
         if there are MIN_NUMBERS. This holds for translation, but not for phonemes, logical forms or arithmetic.
         """
         if self.lines >= MIN_LETTERLESS_LINES:  # `lines` counts sources without letters
-            return 2 * self.lines_copied >= self.lines
+            copied = f"{self.lines_copied:,} of {self.lines:,} such sources are equal to their targets"
+            return copied if 2 * self.lines_copied >= self.lines else ""
         if self.numbers >= MIN_NUMBERS and 2 * self.numbers_kept >= self.numbers:
-            return True
+            return "source and target have most numbers in common"
         total, kept = self.numbers + self.marks, self.numbers_kept + self.marks_kept
-        return total > 0 and 2 * kept >= total
+        is_kept = total > 0 and 2 * kept >= total
+        return "source and target have most punctuation marks and numbers in common" if is_kept else ""
 
 
 def _count_kept(pattern: re.Pattern[str], source: str, target: str) -> tuple[int, int]:

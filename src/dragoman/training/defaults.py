@@ -114,12 +114,12 @@ def choose_copy_untranslatable(defaults: Defaults, data_format: DataFormat, evid
     Args:
         defaults: the configuration so far, in which the setting is set and recorded; what the user has set stays.
         data_format: format of the corpus; only translations copy.
-        evidence: counts of such lines in the training pairs; `copies`: whether their targets keep them.
+        evidence: counts of such lines, numbers and punctuation marks in the training pairs, and of those that are kept.
     """
     if defaults.config.search.copy_untranslatable is not None:
         return
-    if data_format.is_translation and defaults.objective.generates and evidence.copies:
-        reason = "lines of numbers, punctuation or addresses; the training targets keep them too"
+    if data_format.is_translation and defaults.objective.generates and evidence.reason:
+        reason = f"lines of numbers, punctuation or addresses, since {evidence.reason}"
         defaults.set_and_report("search.copy_untranslatable", True, reason)
     else:
         defaults.set_quietly({"search.copy_untranslatable": False})

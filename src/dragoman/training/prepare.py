@@ -11,6 +11,7 @@ from typing import Any
 
 from dragoman.config import Config, DataConfig, record_automatic_settings, replace_settings, to_yaml
 from dragoman.data import (
+    Corpus,
     HoldoutSplit,
     MemoryEstimate,
     Preflight,
@@ -178,7 +179,7 @@ def prepare_run(
         surveyed = _survey(request, partial, log, cache, parallel)
         request = surveyed.request
         vocabulary = _make_vocabulary(surveyed, defaults, log, cache)
-        _report_columns(defaults, config.data, vocabulary.tokenizers[0])
+        _report_columns(defaults, config.data, vocabulary.tokenizers[0], request.train[0])
         write_tokenizers(partial, *vocabulary.tokenizers)
         stored = _store_text(surveyed, vocabulary, defaults.config.data, folder / "data", partial / "data", log, cache)
         choose_system(
@@ -268,13 +269,16 @@ def _make_vocabulary(surveyed: SurveyedText, defaults: Defaults, log: Log, cache
     return Vocabulary(tokenizers, sizes, resolve_languages(request.config.data, framing, request.train, request.valid))
 
 
-def _report_columns(defaults: Defaults, user_data: DataConfig, source_tokenizer: Tokenizer) -> None:
-    """Report the columns with features of sources and with targets, if they were found and not named by the user.
+def _report_columns(defaults: Defaults, user_data: DataConfig, source_tokenizer: Tokenizer, corpus: Corpus) -> None:
+    """Report the columns of features, sources and targets that were found, and not named by the user.
 
-    `defaults` has the configuration with the columns, `user_data` what the user has set (None: not set), and
-    `source_tokenizer` the names of the features.
+    `defaults` has the configuration with the columns, `user_data` what the user has set (None: not set),
+    `source_tokenizer` the names of the features; `corpus` is the first one to train on.
     """
     data = defaults.config.data
+    if columns := corpus.file_format.columns_by_order(corpus):
+        defaults.choices.append(Choice("data.source_column", columns.source, columns.reason))
+        defaults.choices.append(Choice("data.target_column", columns.target, columns.reason))
     if data.features_column and user_data.features_column is None:
         symbols = ", ".join(source_tokenizer.features.names[:3])
         reason = f"it holds features of the sources: {symbols} …"
@@ -406,6 +410,8 @@ def _choose_validation_pairs(
             problem += f"{cleaning.summary}; give others"
         elif survey.pairs == 1:
             problem = f"has a single one of the {items} that training needs: give more"
+        elif not survey.pairs:
+            problem = f"has no {items}: give a file with some"
         elif not survey.holdout.num_pairs:
             problem = f"has {survey.pairs:,} {items}, but none with text on both sides: check that no file is empty"
         else:

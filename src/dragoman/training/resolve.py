@@ -13,6 +13,7 @@ from typing import Any
 from dragoman import data
 from dragoman.config import Config, DataConfig, FeatureConfig, SearchDefaults, replace_settings
 from dragoman.data import Corpus, DataFormat
+from dragoman.data.cleaning import with_defaults
 from dragoman.data.compression import file_extension
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model, ModelSpec, cached_meta_model, count_parameters
@@ -101,18 +102,22 @@ def resolve_request(config: Config, open_parent: OpenParent = ParentRun.open) ->
         file, advice = train[0].source, "or choose a --system or --objective for single texts, such as a language model"
         if train[0].file_format.has_both_sides:
             raise UserError(f"{file} is read without a target column: name that column with --target-column, {advice}")
-        raise UserError(f"{file} has only sources: give the file of the targets with --target, {advice}")
+        raise UserError(
+            f"{file} has only sources: give the file of the targets with --target, or --format tsv or csv if its lines "
+            f"have both sides, {advice}"
+        )
     if content.source_is_features and parent_spec is None:
         config = resolve_features(config, train[0])
     spec = parent_spec or check_system(config)
     for corpus in (*train, *valid):
         check_source_kind(config.system.name or "", spec, corpus)
     config = resolve_objective(config, spec, content.name)
-    config = resolve_cleaning(resolve_normalization(config, parent), train)
+    config = resolve_normalization(config, parent)
     objective = objective_class(config.objective.name or "")
     data_format = data.DATA_FORMATS[objective.data_format_for(config.objective.settings)]
     data_format = content if content.source_is_features else data_format  # vectors are read alike by all objectives
     data_format = data_format.with_normalizer(TextNormalizer.from_settings(config.text))
+    config = resolve_cleaning(config, train, data_format)
     check_trained_weights(config, spec)
     if parent_spec and parent and not config.text.add_language:  # a language to be added is still unknown to the model
         resolve_languages(config.data, parent.framing, train, valid)  # an error before the text is read
@@ -266,9 +271,12 @@ def resolve_normalization(config: Config, parent: ParentRun | None) -> Config:
     return replace_settings(config, values)
 
 
-def resolve_cleaning(config: Config, train: list[Corpus]) -> Config:
-    """Set the filters of the section `cleaning` that are None, and check that languages can be identified if needed."""
-    config = replace(config, cleaning=config.cleaning.with_defaults())
+def resolve_cleaning(config: Config, train: list[Corpus], data_format: DataFormat) -> Config:
+    """Set the filters of the section `cleaning` that are None, and check that languages can be identified if needed.
+
+    `data_format` reads the training corpora `train`, whose first pairs decide which filters suit them.
+    """
+    config = replace(config, cleaning=with_defaults(config.cleaning, data_format, train))
     languages_to_identify(config, train)  # raises a UserError if that is not possible
     return config
 

@@ -80,8 +80,8 @@ def labelling_system(profile: CorpusProfile) -> str:
     if source is None or target is None or source.words_per_line <= MAX_WORDS or are_phonemes(source):
         return ""
     occurrences = target.lines * target.words_per_line
-    # too many different words, or words that are too rare, for tags or labels
-    if not target.is_counted or target.symbols > min(MAX_TAGS, occurrences / MIN_TAG_FREQUENCY):
+    # a single word, too many different ones, or words that are too rare, for tags or labels
+    if not target.is_counted or not 1 < target.symbols <= min(MAX_TAGS, occurrences / MIN_TAG_FREQUENCY):
         return ""
     labels = f"one of {target.symbols:,} labels"
     if target.single_word_lines >= MIN_TAGGED_SHARE:

@@ -210,7 +210,9 @@ def _suit_each_other(
         target_choice = TokenizerChoice(CHARACTERS, reason)
     # if one side is spelled in characters, and the other one has phrases, or words with phonemes, both are spelled
     if target_choice.kind == CHARACTERS and _is_phrase(source, MAX_PHRASE_CHARACTERS):
-        if source_choice.kind == SUBWORDS or _is_word_list(source, source_choice, script_overlap):
+        # single words, however few: new ones must be read too, while labels among them can as well be spelled
+        min_words = 0 if source.words_per_line <= MAX_WORDS else MAX_LABELS
+        if source_choice.kind == SUBWORDS or _is_word_list(source, source_choice, script_overlap, min_words):
             reason = f"{source.characters_per_line:.1f} characters, as in the target"
             source_choice = TokenizerChoice(CHARACTERS, reason)
     elif source_choice.kind == CHARACTERS and _is_phrase(target, MAX_TARGET_CHARACTERS):
@@ -283,7 +285,8 @@ def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
     """Whether the symbols (words between spaces) of a text are a small closed inventory, such as phonemes or tags.
 
     They are if they are few, further text is expected to have hardly any new ones, and they have no punctuation or
-    digits from which new symbols could be formed. `unknown` is the share of new symbols in the validation text.
+    digits from which new symbols could be formed: neither words with and without a comma, nor sentences that end with
+    a word and its full stop. `unknown` is the share of new symbols in the validation text.
     """
     return (
         text.is_counted  # the symbols were not too many to count
@@ -291,6 +294,7 @@ def is_closed(text: TextProfile, unknown: float = 0.0) -> bool:
         and text.unseen_share <= (MAX_UNSEEN_PHONEMES if are_phonemes(text) else MAX_UNSEEN_SHARE)
         and unknown <= MAX_UNKNOWN_SHARE
         and text.attached_punctuation <= MAX_ATTACHED_PUNCTUATION
+        and text.attached_stops <= MAX_SENTENCE_LINES
         and text.numerals <= MAX_NUMERALS
     )
 
@@ -321,18 +325,21 @@ def _is_phrase(text: TextProfile, max_characters: float) -> bool:
     return text.characters_per_line <= max_characters and text.sentence_lines <= MAX_SENTENCE_LINES
 
 
-def _is_word_list(text: TextProfile, choice: TokenizerChoice, script_overlap: float) -> bool:
+def _is_word_list(
+    text: TextProfile, choice: TokenizerChoice, script_overlap: float, min_words: int = MAX_LABELS
+) -> bool:
     """Whether a text that looks like a closed inventory of symbols is a list of words, to be split into characters.
 
-    So it is in an inflection table, where every lemma occurs often, but new lemmas will come. The words are longer and
-    more numerous than phonemes or labels, and are written in the script of the other side.
+    So it is in an inflection table, where every lemma occurs often, but new lemmas will come. The words are longer than
+    phonemes, more than `min_words` different ones, and are written in the script of the other side.
 
     Args:
         text: statistics of the source or the target; `text.symbols` is the number of different symbols.
         choice: the tokenizer that was chosen for it; whole symbols for a closed inventory.
         script_overlap: share of the letters that source and target have in common scripts.
+        min_words: number of different symbols that may be labels, rather than words.
     """
-    are_words = text.symbols > MAX_LABELS and text.characters_per_word > MAX_PHONEME_CHARACTERS
+    are_words = text.symbols > min_words and text.characters_per_word > MAX_PHONEME_CHARACTERS
     return choice.kind == SYMBOLS and are_words and script_overlap >= MIN_SCRIPT_OVERLAP
 
 

@@ -26,7 +26,7 @@ from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
 from dragoman.processes import stop_on_signals
 from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
-from dragoman.run.search_choice import SearchChoice, store_choice, without_search_choice
+from dragoman.run.search_choice import SearchChoice, store_choice, unset_search_settings, without_search_choice
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
 from dragoman.seeding import seed_generators
 from dragoman.storage import exclusive_run_lock
@@ -468,7 +468,13 @@ class Trainer:
         larger beam.
         """
         best, validations = self.folder / CHECKPOINT_DIR / "best", self.metrics_log.count("valid")
-        if not self.validator.num_choice_sentences(validations) or not best.exists():
+        if not best.exists():
+            return None
+        if not self.validator.num_choice_sentences(validations):
+            if self.validator.sources and unset_search_settings(self.run.config):
+                self.display.message(
+                    f"search settings are not chosen: {len(self.validator.sources)} validation sentences are too few"
+                )
             return None
         self.checkpoints.load_best(self.run.model)
         try:
