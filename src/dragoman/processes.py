@@ -44,6 +44,11 @@ OWN_GROUP: dict[str, Any] = (
 )
 MAX_PENDING_PER_WORKER = 2  # tasks, so that no worker waits for the slowest one
 
+FEWER_WORKERS = (  # what to do if a worker process has ended
+    "there may be too little memory (lower data.num_workers), or the calling script has no "
+    "'if __name__ == \"__main__\":' (set data.num_workers to 1)"
+)
+
 # Set in worker processes: by the initializer of spawned ones, inherited by forks.
 _function: Callable[[Any], Any] | None = None
 _items: Sequence[Any] = ()
@@ -59,11 +64,14 @@ def interrupt_process(process: subprocess.Popen[Any]) -> None:
     process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT))
 
 
-def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+def parallel_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, remedy: str = FEWER_WORKERS
+) -> Iterator[Result]:
     """Yield `function(item)` for each item, in order, computed by spawned processes if there is more than one worker.
 
     Only a few items per worker are pending at a time, so that memory does not grow with their number. `function` is
-    pickled once per process. The processes end with this one, even if it is killed; one that ends early is a UserError.
+    pickled once per process. The processes end with this one, even if it is killed; one that ends early is a UserError,
+    with what the user can do about it (`remedy`).
     """
     if workers == 1:
         yield from map(function, items)
@@ -80,10 +88,7 @@ def parallel_map(function: Callable[[Item], Result], items: Iterable[Item], work
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool:
-        raise UserError(
-            f"one of {workers} worker processes has ended unexpectedly: there may be too little memory (lower "
-            "data.num_workers), or the calling script has no 'if __name__ == \"__main__\":' (set data.num_workers to 1)"
-        ) from None
+        raise UserError(f"one of {workers} worker processes has ended unexpectedly: {remedy}") from None
     finally:
         pool.shutdown(cancel_futures=True)
 

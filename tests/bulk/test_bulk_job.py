@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,46 @@ class StoppingExecutor:
 
     tasks: int
 
+    def check(self) -> None:
+        pass
+
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
         yield from islice(LocalExecutor().map(worker, tasks), self.tasks)
         raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class UnluckyExecutor:
+    """Loses the worker of each task once, after some blocks, and repeats the task, as Ray does."""
+
+    blocks: int
+    processed: list[int]  # first row of every block that is processed
+
+    def check(self) -> None:
+        pass
+
+    def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
+        def process_counted(rows: Rows, first_index: int) -> list[RowResult]:
+            if len(self.processed) == self.blocks:
+                self.processed.append(-1)
+                raise MemoryError
+            self.processed.append(first_index)
+            return worker.open_process()(rows, first_index)
+
+        counting = replace(worker, open_process=lambda: process_counted)
+        for task in tasks:
+            try:
+                yield counting(task)
+            except MemoryError:
+                yield counting(task)
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A run whose process is killed."""
+
+    def __call__(self) -> ProcessRows:
+        os._exit(1)
 
 
 @pytest.fixture
@@ -115,6 +152,51 @@ def test_two_processes_give_the_same_bytes(inputs: Path, tmp_path: Path, monkeyp
     run(job(inputs, tmp_path / "one"))
     run(job(inputs, tmp_path / "two"), LocalExecutor(2))
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_a_lost_worker_costs_only_its_block_of_a_compressed_file(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress("".join(f"line {n}\n" for n in range(90)).encode()))
+    for name, executor in (("out", UnluckyExecutor(7, [])), ("whole", LocalExecutor())):
+        run(BulkJob([str(tmp_path / "a.gz")], str(tmp_path / name), UpperCase(), {}, block_bytes=64), executor)
+        if isinstance(executor, UnluckyExecutor):
+            rows = [row for row in executor.processed if row >= 0]
+            assert len(rows) == len(set(rows)) > 9
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_lost_process_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    (tmp_path / "a.txt").write_text("line\n" * 20)
+    lost = BulkJob([str(tmp_path / "a.txt")], str(tmp_path / "out"), Killed(), {}, block_bytes=8)
+    with pytest.raises(UserError, match="continue with the same command and --resume, or a smaller --num-workers"):
+        run(lost, LocalExecutor(2))
+
+
+def test_overwriting_removes_the_outputs_of_the_earlier_job(inputs: Path, tmp_path: Path) -> None:
+    run(job(inputs, tmp_path / "out"))
+    (tmp_path / "out" / "notes").write_text("keep")
+    (inputs / "a.txt").unlink()
+    run(job(inputs, tmp_path / "out"), overwrite=True)
+    assert set(contents(tmp_path / "out")) == {
+        *("b.txt", "empty.txt", "sub/c.jsonl", "notes"),
+        *("errors.jsonl", "job.json", "manifest.json"),
+    }
+
+
+def test_a_damaged_input_can_be_repaired(inputs: Path, tmp_path: Path) -> None:
+    """The job goes on with the new file, unless blocks of the old one are complete."""
+    whole = (inputs / "b.txt.gz").read_bytes()
+    (inputs / "b.txt.gz").write_bytes(whole[:-20])
+    with pytest.raises(UserError, match=r"b\.txt\.gz"):
+        run(job(inputs, tmp_path / "out", block_bytes=10_000))
+    (inputs / "b.txt.gz").write_bytes(whole)
+    run(job(inputs, tmp_path / "out", block_bytes=10_000), resume=True)
+    assert (tmp_path / "out" / "b.txt").read_bytes() == gzip.decompress(whole).upper()
+    with pytest.raises(KeyboardInterrupt):
+        run(job(inputs, tmp_path / "part"), StoppingExecutor(2))
+    (inputs / "a.txt").write_text("other\n")
+    with pytest.raises(UserError, match="started with a different value of 'files'"):
+        run(job(inputs, tmp_path / "part"), resume=True)
 
 
 def test_mistakes(inputs: Path, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_a_killed_driver_resumes(inputs: Path, tmp_path: Path, cluster: Nodes) -
 def test_no_cluster_at_the_address(inputs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no Ray cluster at '127.0.0.1:1'"):
         list(make_job(inputs, tmp_path / "out").run(RayExecutor("127.0.0.1:1")))
+    assert not (tmp_path / "out").exists()
 
 
 def write_other_version(folder: Path) -> None:

@@ -85,7 +85,6 @@ class BlockWorker:
         inputs: the input files, and `formats` that of the rows of each.
         output: path or URL of the output folder.
         open_process: opens the run, and returns the function that processes rows.
-        finished: names of blocks that are complete already, which are skipped in compressed files.
         version: of the program that made the job; all machines must have the same.
     """
 
@@ -93,7 +92,6 @@ class BlockWorker:
     formats: Sequence[TextLines]
     output: str
     open_process: Callable[[], ProcessRows]
-    finished: frozenset[str] = frozenset()
     version: str = __version__
 
     @cached_property
@@ -118,19 +116,28 @@ class BlockWorker:
         return [self._process_block(task.file, task.block, source.read_block(task.block), is_last=is_last)]
 
     def _process_file(self, file: int) -> Iterator[BlockResult]:
-        """Process the blocks of a compressed file (by index) that an earlier process has not completed (`finished`).
+        """Process the blocks of a compressed file (by index), except those that an earlier process has completed.
 
         A block is processed when the next one has been read: only then is it known not to be the last.
         """
         previous_rows: Any = None
         last_block = -1
-        for block, rows in enumerate(self.inputs[file].read_blocks()):  # finished blocks, too, must be decompressed
-            if previous_rows is not None and block_name(file, block - 1) not in self.finished:
-                yield self._process_block(file, block - 1, previous_rows, is_last=False)
+        for block, rows in enumerate(self.inputs[file].read_blocks()):  # complete blocks, too, must be decompressed
+            if previous_rows is not None:
+                yield self._complete_block(file, block - 1, previous_rows, is_last=False)
             previous_rows, last_block = rows, block
         last_block = max(last_block, 0)  # an empty file has one block without rows
-        if block_name(file, last_block) not in self.finished:
-            yield self._process_block(file, last_block, previous_rows or [], is_last=True)
+        yield self._complete_block(file, last_block, previous_rows or [], is_last=True)
+
+    def _complete_block(self, file: int, block: int, rows: Any, is_last: bool) -> BlockResult:
+        """Return the result of a block that an earlier process or a worker that has died has completed, or process it.
+
+        The arguments are those of `_process_block`.
+        """
+        folder, name = StorageFolder(self.output), f"{BLOCK_FOLDER}/{block_name(file, block)}"
+        if folder.exists(f"{name}.json") and folder.exists(f"{name}.out"):
+            return BlockResult.from_dict(json.loads(folder.read(f"{name}.json")))
+        return self._process_block(file, block, rows, is_last)
 
     def _process_block(self, file: int, block: int, rows: Any, is_last: bool) -> BlockResult:
         """Process the rows of block `block` of the input file `file`, write its output, and return its result.

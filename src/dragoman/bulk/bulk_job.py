@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -131,6 +131,7 @@ class BulkJob:
             resume: continue the job in the output folder, if there is one.
             overwrite: remove the job in the output folder and start again.
         """
+        executor.check()  # before anything is written
         with ExitStack() as locks:
             self._open_folder(resume, overwrite, locks)
             total_bytes = sum(source.size for source in self.inputs)
@@ -146,11 +147,9 @@ class BulkJob:
             joined = {file for file in range(len(self.inputs)) if self._is_joined(file, results)}
             progress = replace(progress, files=len(joined))
             yield progress
-            finished = frozenset(result.name for blocks in results.values() for result in blocks.values())
-            worker = replace(self.worker, finished=finished)
-            for task_results in executor.map(worker, self._missing_tasks(results, joined)):
+            for task_results in executor.map(self.worker, self._missing_tasks(results, joined)):
                 for result in task_results:  # one for each block of the task
-                    if result.block in results[result.file]:  # Ray may repeat a task
+                    if result.block in results[result.file]:  # complete before, or the task has been repeated
                         continue
                     results[result.file][result.block] = result
                     progress = progress.after(result, self._input_bytes(result))
@@ -179,7 +178,8 @@ class BulkJob:
             )
         names = set(self.folder.names()) - {LOCK_FILE, BLOCK_FOLDER}  # what is in the folder
         if names and overwrite and JOB_FILE in names:
-            for name in (*(source.name for source in self.inputs), BLOCK_FOLDER, MANIFEST_NAME, ERROR_FILE, JOB_FILE):
+            outputs = {*self._outputs_of_earlier_job(), *(source.name for source in self.inputs)}
+            for name in (*sorted(outputs), BLOCK_FOLDER, MANIFEST_NAME, ERROR_FILE, JOB_FILE):
                 self.folder.remove(name)
         elif names and JOB_FILE not in names:
             raise UserError(f"the output folder {self.folder.location} is not empty: choose a new or empty folder")
@@ -201,8 +201,19 @@ class BulkJob:
         if not self.folder.exists(JOB_FILE):
             self.folder.write(JOB_FILE, json.dumps(self.description, indent=1, ensure_ascii=False).encode())
 
+    def _outputs_of_earlier_job(self) -> list[str]:
+        """Return the names of the output files of the job in the output folder; none if its description is damaged."""
+        try:
+            names = [str(file["output"]) for file in json.loads(self.folder.read(JOB_FILE))["files"]]
+        except (ValueError, KeyError, TypeError):
+            return []
+        return [name for name in names if ".." not in name.split("/") and not name.startswith("/")]
+
     def _check_same_job(self) -> None:
-        """Raise a UserError if the output folder was started with other inputs or settings, or its job is damaged."""
+        """Raise a UserError if the output folder was started with other inputs or settings, or its job is damaged.
+
+        An input file may have changed, for example because it was damaged, if nothing of it has been processed.
+        """
         try:
             before = json.loads(self.folder.read(JOB_FILE))
         except ValueError:
@@ -211,6 +222,11 @@ class BulkJob:
                 "inputs again with --overwrite"
             ) from None
         now = json.loads(json.dumps(self.description))  # with lists instead of tuples, as in the file
+        processed = self._finished_blocks().keys()  # indices of input files
+        before_files = before.get("files", [])
+        for index, (old, new) in enumerate(zip(before_files, now["files"])):
+            if index not in processed and not self.folder.exists(new["output"]):
+                before_files[index] = old | {"size": new["size"]}
         for name in {**before, **now}:
             if before.get(name) != now.get(name):
                 raise UserError(
@@ -218,6 +234,7 @@ class BulkJob:
                     f"'{name.replace('_', ' ')}': resume it with the same inputs and options, or start it again with "
                     "--overwrite"
                 )
+        self.folder.write(JOB_FILE, json.dumps(now, indent=1, ensure_ascii=False).encode())
 
     def _finished_blocks(self) -> FinishedBlocks:
         """Read the results of the complete blocks, which have an output and a result, by input file and block."""
@@ -318,7 +335,7 @@ def _output_names(locations: list[str]) -> list[str]:
     # with "/" before all of them, since commonpath rejects a mixture of absolute (local) and relative (URL) paths
     common = os.path.commonpath([f"/{folder}" for folder in folders]).lstrip("/") if any(folders) else ""
     names = [without_compression_suffix(path.lstrip("/")).removeprefix(f"{common}/") for path in paths]
-    if duplicate := next((name for name in names if names.count(name) > 1), None):
+    if duplicate := next((name for name, count in Counter(names).items() if count > 1), None):
         raise UserError(
             f"several input files have the same name {duplicate} (without .gz or the like), and would so have the same "
             "output file: rename one, or process them in separate commands with different output folders"

@@ -11,7 +11,7 @@ from dragoman.bulk.block_worker import BlockResult, BlockWorker
 from dragoman.bulk.blocks import BlockTask
 from dragoman.bulk.ray_executor import RayExecutor
 from dragoman.errors import UserError
-from dragoman.processes import THREAD_VARIABLES, available_cpus, parallel_map
+from dragoman.processes import FEWER_WORKERS, THREAD_VARIABLES, available_cpus, parallel_map
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -19,6 +19,10 @@ Result = TypeVar("Result")
 
 class Executor(Protocol):
     """Maps blocks of files with a worker, or other items with a function."""
+
+    def check(self) -> None:
+        """Raise a UserError if it cannot be used, such as a cluster that does not answer."""
+        ...
 
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
         """Yield `worker(task)` for each task, in any order: a list of the results of its blocks of consecutive rows."""
@@ -35,21 +39,28 @@ class LocalExecutor:
 
     num_workers: int = 1
 
+    def check(self) -> None:
+        """Processes of this machine can always be used."""
+
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
         """Yield `worker(task)` for each task, in order: a list of the results of its blocks of consecutive rows.
 
         The tasks are computed by `num_workers` processes, or by this one if it is 1.
         """
-        return self.map_in_order(worker, tasks)
+        return self._map(worker, tasks, "continue with the same command and --resume, or a smaller --num-workers, too")
 
     def map_in_order(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
         """Yield `function(item)` for each item, in order, computed by `num_workers` processes, or by this one if 1."""
+        return self._map(function, items, FEWER_WORKERS)
+
+    def _map(self, function: Callable[[Item], Result], items: Iterable[Item], remedy: str) -> Iterator[Result]:
+        """Yield `function(item)` for each item, in order; `remedy` says what to do if a process ends early."""
         if self.num_workers > 1:
             # spawned processes inherit the environment, from which libraries read the number of threads on import
             threads = str(max(1, available_cpus() // self.num_workers))
             for variable in THREAD_VARIABLES:
                 os.environ.setdefault(variable, threads)
-        return parallel_map(function, items, self.num_workers)
+        return parallel_map(function, items, self.num_workers, remedy)
 
 
 def executor_from_text(

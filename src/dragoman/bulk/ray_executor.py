@@ -59,6 +59,10 @@ class RayExecutor:
     gpus_per_actor: float = 0.0
     cpus_per_actor: float = 1.0
 
+    def check(self) -> None:
+        """Connect to the cluster; a UserError says why that is not possible."""
+        connect(self.address)
+
     def map(self, worker: BlockWorker, tasks: Iterable[BlockTask]) -> Iterator[list[BlockResult]]:
         """Yield for each task the results of its blocks, in any order; tasks of a machine that dies are repeated.
 
