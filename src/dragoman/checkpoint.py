@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from dragoman import legacy
 from dragoman.errors import UserError
-from dragoman.storage import atomic_folder, resolve_link, write_file
+from dragoman.storage import as_os_error, atomic_folder, resolve_link, write_file
 from dragoman.tensor_files import TensorFile, WeightSource
 
 CHECKPOINT_VERSION = 1
@@ -239,8 +238,7 @@ def _save_file(content: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(content, path)
     except SafetensorError as error:  # safetensors raises its own error for every OSError
-        full = "No space left" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
+        raise as_os_error(error) from None
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -125,7 +125,9 @@ def check_new_folder(folder: Path) -> None:
     if is_ensemble_folder(folder):
         raise UserError(f"{folder} already contains runs: continue them with --resume, or choose another name")
     if is_run_folder(folder):
-        raise UserError(f"{folder} already contains a run: continue it with --resume, or choose another name")
+        raise UserError(
+            f"{folder} already contains a run: choose another name, or continue its training with train --resume"
+        )
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} exists and is not a run: choose another name, or remove it")
 

@@ -39,6 +39,12 @@ def os_errors_as_user_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
+def as_os_error(error: Exception) -> OSError:
+    """Return the OSError in place of which a library has raised an error of its own, as safetensors does."""
+    is_full = "No space left" in str(error) or "os error 28" in str(error)
+    return OSError(errno.ENOSPC if is_full else errno.EIO, str(error))
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Write or replace a file atomically; of several processes that write it at the same time, the last one counts."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

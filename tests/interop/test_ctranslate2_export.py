@@ -117,6 +117,16 @@ def test_scores_and_beam_outputs_are_equal(tokenizer: Tokenizer, tmp_path: Path,
     assert result.check.equal_outputs in (None, result.check.sentences)
 
 
+def test_models_whose_eos_is_forced_are_compared_without(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Imported Marian and BART models end with EOS at the length limit; random weights hardly ever end before."""
+    run = untrained_run(tokenizer, "transformer")
+    run.special_tokens = replace(run.special_tokens, force_eos_at_limit=True)
+    result = run.export(tmp_path / "out", "ctranslate2")
+    assert result.check is not None
+    assert result.check.equal_outputs == result.check.sentences
+    assert run.special_tokens.force_eos_at_limit
+
+
 #: system, settings, and what the error says
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "recurrence": ("bahdanau", {}, "does not support the part Recurrent: export it with --to onnx, or train a Trans"),

@@ -35,6 +35,7 @@ class CopyingExporter:
     library: ClassVar[str] = "torch"
     extra: ClassVar[str] = "huggingface"
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+    writes_model_card: ClassVar[bool] = False
     error: ClassVar[float] = 0.0
     failure: ClassVar[Exception | None] = None
 
@@ -111,7 +112,7 @@ def test_a_mismatch_is_an_error_and_leaves_no_output(
     assert leaves_nothing(tmp_path)
 
 
-@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("full")])
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")])
 def test_a_full_disk_leaves_no_output(
     run: dragoman.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
@@ -140,6 +141,7 @@ def test_without_the_other_library_nothing_is_verified(
     ("options", "message"),
     [
         ({"to": "copyy"}, "unknown format of an export 'copyy': did you mean 'copy'"),
+        ({"to": "copy", "license": "mit"}, "which an export to copy does not have: leave out --license"),
         ({"to": "copy", "dtype": "int8"}, "an export to copy can store weights as float32, not as 'int8'"),
     ],
 )

@@ -94,6 +94,15 @@ def test_logits_and_greedy_outputs_are_equal(tokenizer: Tokenizer, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_models_whose_eos_is_forced_are_compared_without(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = untrained_run(tokenizer, "transformer")
+    run.special_tokens = replace(run.special_tokens, force_eos_at_limit=True)
+    result = run.export(tmp_path / "out", "onnx")
+    assert result.check is not None
+    assert result.check.equal_outputs == result.check.sentences
+
+
+@pytest.mark.slow
 def test_the_program_of_the_readme_generates_as_greedy_search_does(tokenizer: Tokenizer, tmp_path: Path) -> None:
     run = untrained_run(tokenizer, "bahdanau")
     run.export(tmp_path / "out", "onnx")

@@ -549,6 +549,15 @@ def test_ids_of_nllb_without_a_document_are_those_of_the_published_one(tmp_path:
         assert files.encode(text) == document.encode(text), text
 
 
+def test_an_export_of_byt5_has_a_tokenizer_of_transformers(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    config = {"model_type": "t5", "tokenizer_class": "ByT5Tokenizer"}  # all that some published folders have
+    tokenizers_from_folder(tmp_path / "a", config)[0].original_files.write(tmp_path / "b")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
+    assert theirs("hé").input_ids[:3] == tokenizers_from_folder(tmp_path / "b")[0].encode("hé")
+
+
 def test_bytes_of_byt5_are_readable_and_show_words(tmp_path: Path) -> None:
     ours = tokenizers_from_folder(tmp_path, byt5(tmp_path))[0]
     assert ours.encode("hé") == [ord("h") + 3, 0xC3 + 3, 0xA9 + 3]  # three special tokens, then UTF-8

@@ -20,6 +20,7 @@ def export(
     device: str | None = None,
     sentences: Sequence[str] | None = None,
     license: str = "",
+    languages: tuple[str, str] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> ExportResult:
     """Write a run in the format of another library, and verify the result with that library.
@@ -38,6 +39,7 @@ def export(
         device: auto (the default), cpu, cuda or cuda:N, if `run` is a folder.
         sentences: sample sentences of the verification; by default those of the run's validation set.
         license: licence of the model for its model card, such as mit or cc-by-4.0.
+        languages: the default source and target language of a multilingual model, such as ("eng_Latn", "kin_Latn").
         log: receives messages about progress; by default they are printed on standard error.
 
     Examples:
@@ -52,4 +54,6 @@ def export(
         from dragoman import load
 
         run = load(run, checkpoint, device)
+    if languages is not None:
+        run = run.with_languages(*languages)
     return export_run(run, Path(out), to, options, sentences, log or console.log)

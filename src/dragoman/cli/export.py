@@ -11,6 +11,7 @@ import typer
 from dragoman.cli.inputs import read_texts
 from dragoman.cli.options import Json, ModelOptions, RunFolder
 from dragoman.console import print_json, print_lines
+from dragoman.errors import UserError
 
 
 def export(
@@ -28,6 +29,12 @@ def export(
         Path | None, "Sample sentences for the verification, one per line. Default: the run's validation set.", "FILE"
     ] = None,
     license: Annotated[str, "Licence of the model for its model card, such as mit or cc-by-4.0.", "NAME"] = "",
+    languages: Annotated[
+        str | None,
+        "Default language pair of a multilingual model, such as eng_Latn:kin_Latn. The formats ctranslate2 and onnx "
+        "need one, unless the run has it.",
+        "SOURCE:TARGET",
+    ] = None,
     as_json: Json = False,
     *,
     model: ModelOptions,
@@ -41,8 +48,19 @@ def export(
     from dragoman.api.export_run import export as export_run
 
     texts = None if sentences is None else read_texts(sentences)
+    source, separator, target = (languages or "").partition(":")
+    if languages is not None and not (source and separator and target):
+        raise UserError(f"--languages must be SOURCE:TARGET, such as eng_Latn:kin_Latn, got {languages!r}")
     result = export_run(
-        run, out, to, dtype=dtype, checkpoint=model.checkpoint, device=model.device, sentences=texts, license=license
+        run,
+        out,
+        to,
+        dtype=dtype,
+        checkpoint=model.checkpoint,
+        device=model.device,
+        sentences=texts,
+        license=license,
+        languages=(source, target) if languages else None,
     )
     if as_json:
         # how far the other library's results differ; None: it is not installed, and nothing was verified

@@ -37,8 +37,9 @@ def deployment_settings(run: Run, file_format: str) -> dict[str, Any]:
     framing = run.framing
     if framing.languages is not None:  # no pair was chosen, so that the language codes around a source are unknown
         raise UserError(
-            f"{run.folder} translates between several languages and has no default pair: choose one in Python with "
-            "run.with_languages(SOURCE, TARGET).export(…), or fine-tune the model for one pair with --from and --to"
+            f"{run.folder} translates between several languages and has no default pair: choose one with "
+            "--languages SOURCE:TARGET (in Python: languages=(SOURCE, TARGET)), or fine-tune the model for one pair "
+            "with --from and --to"
         )
     shared = run.source_tokenizer is run.target_tokenizer
     tokenizers = {side: "tokenizer.json" if shared else f"tokenizer.{side}.json" for side in ("source", "target")}

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from dragoman.errors import UserError, unknown_name
 from dragoman.interop.export_check import ExportCheck, ExportSamples, sample_pairs, with_sample_languages
 from dragoman.run import Run
-from dragoman.storage import exclusive_folder
+from dragoman.storage import as_os_error, exclusive_folder
 
 #: module and class of the exporter of each format
 EXPORTERS: dict[str, str] = {
@@ -66,6 +66,7 @@ class Exporter(Protocol):
     library: ClassVar[str]
     extra: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]]
+    writes_model_card: ClassVar[bool]  # with the licence
 
     def __init__(self, options: ExportOptions) -> None:
         """Keep the options of the export."""
@@ -146,7 +147,7 @@ def export_run(
         try:
             written = exporter.write(run, unfinished)
         except SafetensorError as error:  # what safetensors raises in place of an OSError, as for a full disk
-            raise OSError(str(error)) from None
+            raise as_os_error(error) from None
         check = None
         if is_installed(exporter.library):
             log(f"verifying it with {exporter.library}")
@@ -185,6 +186,10 @@ def create_exporter(to: str, options: ExportOptions) -> Exporter:
         raise UserError(
             f"an export to {to} can store weights as {', '.join(exporter_class.dtypes)}, not as {options.dtype!r}: "
             "choose one of these with --dtype"
+        )
+    if options.license and not exporter_class.writes_model_card:
+        raise UserError(
+            f"a licence stands in the model card, which an export to {to} does not have: leave out --license"
         )
     return exporter_class(options)
 

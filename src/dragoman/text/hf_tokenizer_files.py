@@ -48,10 +48,12 @@ class OriginalFiles:
     encoded: Mapping[str, str] = field(default_factory=dict)  # name of a file → its content, by zlib and base64
 
     @classmethod
-    def read(cls, folder: Path) -> OriginalFiles:
-        """Read all tokenizer files of a checkpoint folder."""
+    def read(cls, folder: Path, missing: Mapping[str, str] | None = None) -> OriginalFiles:
+        """Read all tokenizer files of a checkpoint folder; `missing` are contents of files that it may not have."""
+        contents = {name: content.encode() for name, content in (missing or {}).items()}
         paths = {name: folder / name for name in TOKENIZER_FILE_NAMES if (folder / name).is_file()}
-        compressed = {name: zlib.compress(path.read_bytes()) for name, path in paths.items()}
+        contents |= {name: path.read_bytes() for name, path in paths.items()}
+        compressed = {name: zlib.compress(content) for name, content in contents.items()}
         return cls({name: base64.b64encode(content).decode() for name, content in compressed.items()})
 
     def write(self, folder: Path) -> None:

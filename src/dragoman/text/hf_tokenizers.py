@@ -48,6 +48,8 @@ from dragoman.text.imported_tokenizer import HIDDEN, ImportedTokenizer, Remapped
 from dragoman.text.sentencepiece_model import SentencePieceModel
 from dragoman.text.tokenizer import Tokenizer
 
+BYT5_SETTINGS = '{"tokenizer_class": "ByT5Tokenizer"}'  # by which transformers knows a tokenizer without files
+
 TOKENIZER_SUFFIXES = (".model", ".spm", ".json")
 
 
@@ -70,6 +72,7 @@ def tokenizers_from_folder(
     files = TokenizerFiles(Path(folder), config or {})
     if files.tokenizer_class.startswith("ByT5"):  # needs no files
         tokenizer = _utf8_bytes(files)
+        tokenizer.original_files = OriginalFiles.read(files.folder, {"tokenizer_config.json": BYT5_SETTINGS})
         return tokenizer, tokenizer
     for file_names, read in _READERS.items():
         if all(map(files.has, file_names)):

@@ -29,6 +29,7 @@ from dragoman.interop.exporting import ExportOptions, WrittenExport, is_installe
 from dragoman.parts.feedforward import ACTIVATIONS
 from dragoman.parts.mixer import SequenceLayout
 from dragoman.run import Run
+from dragoman.search import Beam
 
 #: largest error of scores or logits, relative to the largest logit, by number format; int8 rounds weights and
 #: activations to 1/127 of the largest in a row
@@ -55,6 +56,7 @@ class CTranslate2Exporter:
     library: ClassVar[str] = "ctranslate2"
     extra: ClassVar[str] = "ctranslate2"
     dtypes: ClassVar[tuple[str, ...]] = tuple(CT2_TOLERANCES)
+    writes_model_card: ClassVar[bool] = False
 
     def __init__(self, options: ExportOptions) -> None:
         """Keep the number format of the weights; raise an error if CTranslate2, which converts them, is missing."""
@@ -113,12 +115,12 @@ class CTranslate2Exporter:
         """Compare scores, logits or hidden states of given sentences, and what a beam search finds.
 
         No tokens are suppressed in these searches, since the scores would differ: CTranslate2 removes such tokens
-        before the softmax, we do after it.
+        before the softmax, we do after it. Nor is EOS forced at the length limit, which CTranslate2 cannot do.
         """
         import ctranslate2
 
         run = copy(run)
-        run.special_tokens = replace(run.special_tokens, suppressed=())
+        run.special_tokens = replace(run.special_tokens, suppressed=(), force_eos_at_limit=False)
         ctranslate2.set_log_level(logging.ERROR)  # no warning that a CPU computes float16 weights in float32
         with torch.inference_mode():
             outputs: Sequence[list[int]] | None = None  # token ids that a beam search finds
@@ -135,7 +137,7 @@ class CTranslate2Exporter:
             len(samples),
             max_relative_error=error,
             tolerance=CT2_TOLERANCES[self.dtype],
-            equal_outputs=None if outputs is None else count_equal_outputs(run, samples, outputs),
+            equal_outputs=None if outputs is None else count_equal_outputs(run, samples, outputs, _search(run)),
             quantity=quantity,
             outputs_must_agree=self.dtype == "float32",
         )
@@ -257,9 +259,14 @@ def _compare_generator(run: Run, generator: Any, samples: ExportSamples) -> tupl
     return error, [list(result.sequences_ids[0]) for result in results]
 
 
+def _search(run: Run) -> Beam:
+    """Return the beam search whose outputs are compared: it goes on to the length limit, as `_beam_options` demand."""
+    return replace(verification_search(run), early_stopping="never")
+
+
 def _beam_limit(run: Run) -> int:
     """Return the maximum target length, in tokens, of the searches whose outputs are compared."""
-    limit = verification_search(run).length_limit.max
+    limit = _search(run).length_limit.max
     assert limit is not None
     return limit
 
@@ -270,7 +277,7 @@ def _beam_options(run: Run, limit: int) -> dict[str, Any]:
     It finds what our exact stopping rule finds. CTranslate2 stops earlier after `patience` × beam size finished
     hypotheses, which is never if `patience` is `limit`: at most as many hypotheses as the beam size finish in a step.
     """
-    search = verification_search(run)
+    search = _search(run)
     return {"beam_size": search.size, "length_penalty": search.length_penalty, "patience": limit}
 
 

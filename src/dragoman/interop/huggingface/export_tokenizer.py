@@ -69,7 +69,8 @@ def _write_original_files(tokenizer: ImportedTokenizer, folder: Path) -> list[st
     """Write the files that a tokenizer was imported from, and return sentences for the user about them."""
     if not tokenizer.original_files.encoded:
         return [
-            "the run was imported by an earlier version, which did not keep the tokenizer files: copy them yourself"
+            "the export has no tokenizer files: the tokenizer was extended after its import (by a language, say), "
+            "or imported by an earlier version, which did not keep its files; use that of the run"
         ]
     tokenizer.original_files.write(folder)
     return []

@@ -45,6 +45,7 @@ class HuggingFaceExporter:
     library: ClassVar[str] = "transformers"
     extra: ClassVar[str] = "huggingface"
     dtypes: ClassVar[tuple[str, ...]] = tuple(TORCH_TYPES)
+    writes_model_card: ClassVar[bool] = True
 
     def __init__(self, options: ExportOptions) -> None:
         """Keep the options of the export: number format of the weights, and licence for the model card."""
