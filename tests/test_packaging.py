@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import tomllib
 import urllib.request
 import venv
 import zipfile
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -55,6 +57,36 @@ def test_the_build_includes_every_file_of_the_package() -> None:
     )
     missing = [path for path in files if not is_packaged(path)]
     assert not missing, f"add them to tool.setuptools.package-data in pyproject.toml: {missing}"
+
+
+def imported_packages(statements: Iterable[ast.AST]) -> set[str]:
+    """Return the packages that some statements import by their absolute names."""
+    imports = [node for statement in statements for node in ast.walk(statement)]
+    names = [alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in imports if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_imported_packages_are_declared() -> None:
+    """What `import dragoman` loads is a dependency; what a function imports is one, or belongs to an extra."""
+    # distribution → package, if their names differ
+    packages = {"PyYAML": "yaml", "lingua-language-detector": "lingua", "pillow": "PIL"}
+    indirect = {"starlette", "pydantic", "markupsafe", "google", "typing_extensions"}  # of fastapi, jinja2, torch …
+
+    def declared(requirements: list[str]) -> set[str]:
+        names = [re.split(r"[\[<>=~!;]", requirement)[0].strip() for requirement in requirements]
+        return {packages.get(name, name).replace("-", "_") for name in names}
+
+    core, extras = declared(PROJECT["project"]["dependencies"]), PROJECT["project"]["optional-dependencies"]
+    optional = declared([one for name, requirements in extras.items() if name != "dev" for one in requirements])
+    indirect |= {"triton", "huggingface_hub", "comet", "IPython"}  # of torch, transformers, a metric, Jupyter
+    known = {*core, *optional, *indirect, *sys.stdlib_module_names, "dragoman"}
+    found = imported_packages([ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")])
+    assert not found - known
+    program = "import sys, dragoman.cli.translate, dragoman.run, dragoman.training; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    own = {path.name for path in Path(sysconfig.get_path("purelib")).iterdir()}  # packages that are installed
+    assert not ({name for name in loaded if "." not in name} & (optional - core) & own)
 
 
 def test_extras_that_messages_advise_exist() -> None:

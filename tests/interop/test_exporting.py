@@ -112,7 +112,13 @@ def test_a_mismatch_is_an_error_and_leaves_no_output(
     assert leaves_nothing(tmp_path)
 
 
-@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ],
+)
 def test_a_full_disk_leaves_no_output(
     run: dragoman.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
