@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts import packed_linear
+from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, OutputLayer
-from dragoman.parts.inference import InferencePrecision, optimize_for_inference
+from dragoman.parts.inference import CPU_TABLE_LENGTH, InferencePrecision, optimize_for_inference
 from dragoman.parts.kernel_choice import KernelChoices, fastest, kernel_choices
+from dragoman.parts.mixer import Context, SequenceLayout
+from dragoman.parts.norm import RMSNorm
 from dragoman.parts.packed_linear import KERNELS, PACKED_ROWS, FastestProduct
+from dragoman.parts.positions import Rotary
 
 LINEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -195,3 +200,41 @@ def test_all_classes_of_row_counts_are_the_same() -> None:
     for rows in (1, 2, 3, 4, 8, 16, 33, PACKED_ROWS - 1, PACKED_ROWS, 2 * PACKED_ROWS):
         x = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
         torch.testing.assert_close(made(x), layer(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (3, 1, 8), (2, 3, 5, 8)])
+def test_rms_norm_in_few_operations(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    norm = RMSNorm(1e-6).build(8)
+    nn.init.normal_(norm.weight)
+    x = torch.randn(shape)
+    x[0] = 0.0  # whose norm is that of ε
+    optimized = optimize_for_inference(nn.ModuleDict({"norm": norm}))["norm"]
+    with torch.inference_mode():
+        torch.testing.assert_close(optimized(x), F.rms_norm(x, (8,), norm.weight, 1e-6))
+        tiny = 1e-4 * torch.randn(shape)  # ε counts
+        torch.testing.assert_close(optimized(tiny), F.rms_norm(tiny, (8,), norm.weight, 1e-6))
+
+
+@pytest.mark.parametrize("first", [0, 5, CPU_TABLE_LENGTH - 1, CPU_TABLE_LENGTH + 3])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_a_step_with_rotary_positions_and_norms(first: int, kv_heads: int) -> None:
+    """Attention of grouped heads, at positions within and beyond the table of angles."""
+    torch.manual_seed(0)
+    spec = SelfAttention(4, kv_heads=kv_heads, position=Rotary(), qk_norm=RMSNorm(1e-6))
+    original = spec.build(32).eval()
+    for norm in (original.query_norm, original.key_norm):
+        nn.init.normal_(norm.weight, mean=1.0)
+    outputs = []
+    for layer in (original, optimize_for_inference(nn.ModuleDict({"layer": original}))["layer"]):
+        torch.manual_seed(1)
+        with torch.inference_mode():
+            length = first + 4
+            state = layer.init_state(3, length, torch.zeros(1))
+            for step in range(3):
+                layout = SequenceLayout.continuation(torch.full((3,), first + step), max_length=length)
+                result = layer.forward(torch.randn(3, 1, 32), Context(layout, None), state)
+                state = result.state
+                outputs.append(result.output)
+    for ours, expected in zip(outputs[3:], outputs[:3]):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
