@@ -24,6 +24,7 @@ from page_browser import (
 
 from dragoman.lens.word_alternatives import word_alternatives
 from dragoman.serving import LanguagePair, Service, ServiceLimits
+from dragoman.serving.suggestions import SuggestionFile
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
 
@@ -320,6 +321,34 @@ def test_files_are_translated_by_the_service(show: Opening, runs: Runs) -> None:
     expect(page.locator("#file-result")).to_be_hidden()
 
 
+def test_numbers_in_files_are_kept_on_request(show: Opening) -> None:
+    page = show()
+    drop = """() => { const data = new DataTransfer();
+      data.items.add(new File(['<p>The man reads 1250 books.</p>'], 'a.html', { type: 'text/html' }));
+      document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true })); }"""
+    page.get_by_label("Keep numbers in files").check()
+    page.evaluate(drop)
+    with page.expect_download() as saved:
+        page.locator("#file-result a").click()
+    assert "1250" in Path(saved.value.path()).read_text(encoding="utf-8")
+
+
+def test_a_translation_is_suggested_to_the_operator(show: Opening, runs: Runs, tmp_path: Path) -> None:
+    service = Service(runs[:1], ServiceLimits(requests_per_minute=0))
+    service.suggestions = SuggestionFile(tmp_path / "suggestions.jsonl")
+    for at in serve_at_address(service):
+        page = show(at, text=SENTENCE)
+        page.locator(".stage").wait_for()
+        suggest = page.get_by_role("button", name="Suggest yours")
+        expect(suggest).to_be_hidden()
+        page.get_by_label("Your translation").fill("Der alte Mann liest.")
+        suggest.click()
+        expect(page.locator("#notice")).to_contain_text("was sent to the operator")
+        page.close()
+    record = json.loads((tmp_path / "suggestions.jsonl").read_text(encoding="utf-8"))
+    assert [record[name] for name in "qs"] == [SENTENCE, "Der alte Mann liest."]
+
+
 def test_history_is_kept_cleared_and_switched_off(show: Opening, runs: Runs) -> None:
     page = show(text=SENTENCE)
     stored = "() => JSON.parse(localStorage.getItem('dragoman history') ?? '[]').map((entry) => entry.text)"
@@ -479,7 +508,10 @@ def test_axe_finds_nothing_serious(show: Opening) -> None:
     page = show(text="The man has 1,250 books. The man sleeps.", reduced_motion="reduce")
     page.locator(".stage").wait_for()
     page.locator(".warnings li").first.wait_for()
-    assert serious_violations(page) == []
+    for width, height in SCREENS.values():
+        page.set_viewport_size({"width": width, "height": height})
+        assert sideways(page) <= 0
+        assert serious_violations(page) == []
 
 
 @pytest.mark.slow

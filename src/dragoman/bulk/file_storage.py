@@ -37,8 +37,8 @@ def _file_system_and_path(location: str) -> tuple[Any, str]:
         file_system, path = url_to_fs(location)
     except (ImportError, ValueError) as error:
         raise UserError(
-            f"fsspec cannot open the address {location} ({error}): give a local path, or an address such as "
-            "s3://BUCKET/NAME"
+            f"fsspec cannot open the address {location} ({error}): install the package for such storage (s3fs for "
+            "s3://, gcsfs for gs://, adlfs for abfs://) on all machines, or give a local path"
         ) from None
     return file_system, path
 

@@ -46,7 +46,8 @@ async function translateFiles(files) {
   for (const file of files) {
     const line = list.appendChild(html("li", {}, `Translating ${file.name} …`));
     const form = new FormData();
-    for (const [name, value] of Object.entries({ file, ...languages })) form.append(name, value);
+    const preserve = byId("keep-numbers").checked ? "numbers" : "placeholders";
+    for (const [name, value] of Object.entries({ file, ...languages, preserve })) form.append(name, value);
     try {
       const { translatedFileUrl } = await upload("/translate_file", form, signal);
       const url = new URL(translatedFileUrl, location.href);

@@ -33,6 +33,7 @@ export function updateViews() {
 /** Compare the score of the user's translation with that of the run's. */
 function showTranslationScore() {
   byId("user-translation-row").hidden = !page.panels.some((panel) => panel.sentences[page.state.sentence]?.complete);
+  byId("suggest").hidden = !page.settings.suggestions || !page.state.translation.trim();
   const scores = page.panels.map(({ run, sentences, inspection }) => {
     const sentence = sentences[page.state.sentence];
     if (!page.state.translation.trim() || !inspection || inspection.from_search || !sentence) return "";

@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { byId, debounce } from "./dom.js";
 import { updateViews } from "./frame.js";
-import { showError } from "./notices.js";
+import { showError, showNotice } from "./notices.js";
 import { TYPING_DELAY, change, page, runFields, searchConfig } from "./session.js";
 import { joinTokens } from "./tokens.js";
 import { scrollToSelected, updateTranslations } from "./translation.js";
@@ -17,6 +17,21 @@ export const onTranslationTyped = debounce(TYPING_DELAY, () => {
   userTranslations.delete(page.panels[0].sentences[page.state.sentence]?.source);
   for (const panel of page.panels) inspect(panel);
 });
+
+/** Send the user's translation of the selected sentence to the operator of the service. */
+export async function suggestTranslation() {
+  onTranslationTyped.flush();
+  const { run, sentences } = page.panels[0];
+  const button = byId("suggest");
+  button.disabled = true;
+  try {
+    await post("/suggest", { q: sentences[page.state.sentence].source, s: page.state.translation.trim(), source: run.source, target: run.target });
+    showNotice("Your translation was sent to the operator of this service.");
+  } catch (error) {
+    showError(error);
+  }
+  button.disabled = false;
+}
 
 export function setUserTranslation(translation) {
   onTranslationTyped.cancel();

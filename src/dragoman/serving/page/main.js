@@ -6,7 +6,7 @@ import { applyState, fillSelects, setUpSelects, showRuns } from "./controls.js";
 import { byId, rovingFocus } from "./dom.js";
 import { setUpFiles } from "./files.js";
 import { invalidateViews, setUpScrolling, updateViews } from "./frame.js";
-import { force, onTranslationTyped, selectSentence, stepForced, stepsOfTranslation } from "./inspection.js";
+import { force, onTranslationTyped, selectSentence, stepForced, stepsOfTranslation, suggestTranslation } from "./inspection.js";
 import { setUpLanguages } from "./languages.js";
 import { setUpPresentation } from "./presentation.js";
 import { setUpRetry, showAndRetry } from "./retry.js";
@@ -36,6 +36,7 @@ function addListeners() {
     updateViews();
   });
   byId("user-translation").addEventListener("change", onTranslationTyped.flush);
+  byId("suggest").addEventListener("click", suggestTranslation);
   byId("undo").addEventListener("click", () => stepForced(true));
   byId("redo").addEventListener("click", () => stepForced(false));
   byId("key").addEventListener("submit", (event) => {
@@ -67,7 +68,8 @@ async function loadService() {
   const hasChanged = JSON.stringify(runs) !== JSON.stringify(page.runs);
   page.runs = runs;
   page.languageNames = new Map(languages.map(({ code, name }) => [code, name]));
-  page.settings = { maxCharacters: Math.max(0, settings.charLimit), files: settings.filesTranslation, fileFormats: settings.supportedFilesFormat ?? [] };
+  page.settings = { maxCharacters: Math.max(0, settings.charLimit), files: settings.filesTranslation, fileFormats: settings.supportedFilesFormat ?? [], suggestions: settings.suggestions };
+  byId("keep-numbers-row").hidden = !page.settings.files;
   if (hasChanged) fillSelects();
   return hasChanged;
 }
