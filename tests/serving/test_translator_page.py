@@ -205,7 +205,7 @@ def test_compared_runs_of_different_languages(show: Opening) -> None:
     expect(page.locator("#run-warning")).to_contain_text(
         "attentive translates from English to German, but right from English to Hebrew"
     )
-    assert page.locator("#compare").get_attribute("title") == "right · transformer · en → he"
+    assert page.locator("#compare").get_attribute("title") == "right · en → he · transformer"
 
 
 # ---- words
