@@ -249,6 +249,8 @@ def _fit(fit: Callable[[], Any], channel: Any, display: Display, log: Log) -> Tr
             _show(ray.get(channel.take.remote()), display, log)  # sent after the last poll
             result = fitted.result()
         except (ray.exceptions.RayError, TrainingFailedError) as error:
+            if not fitted.done():  # the channel is lost, perhaps with its machine
+                ray.shutdown()  # makes `fit` fail, which ends its thread
             raise UserError(
                 f"the training on the Ray cluster failed ({first_line(error)}): solve this, and continue the run with "
                 "--resume (in Python: resume=True)"

@@ -24,13 +24,9 @@ const HEIGHT = 250;
 const MARGIN = { left: 52, right: 30, top: 14, bottom: 36 };
 const cache = new Map(); // run → its progress
 const POLL_INTERVAL = 3000; // milliseconds, while a run is being trained
-let polling = new AbortController();
 
 /** Show the training of the runs; that of a run in training is updated until another view is shown. */
-export async function show(container, { panels, get }) {
-  polling.abort();
-  polling = new AbortController();
-  const { signal } = polling;
+export async function show(container, { panels, get, signal }) {
   const names = panels.map((panel) => panel.run.name);
   if (!names.every((name) => cache.has(name))) container.replaceChildren(emptyMessage("Loading …"));
   const load = async (name) => cache.set(name, await get(`/v1/runs/${encodeURIComponent(name)}/progress`, signal));

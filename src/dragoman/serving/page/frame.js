@@ -5,6 +5,7 @@ import { change, context, page } from "./session.js";
 import { VIEWS } from "./views.js";
 
 let shownContent = ""; // describes what the views show
+let shown = new AbortController(); // of what a view still loads
 
 /** Show the view again even if its content has not changed. */
 export function invalidateViews() {
@@ -26,8 +27,10 @@ export function updateViews() {
   container.dataset.view = page.state.view;
   container.classList.toggle("comparing", page.panels.length > 1);
   const isEmpty = view.needsSentence && !page.panels.some((panel) => panel.inspection || panel.error);
+  shown.abort(); // a view that is left must not write over the next one
+  shown = new AbortController();
   if (isEmpty) container.replaceChildren(emptyMessage(isLoading ? "Loading …" : "Enter a sentence above to inspect its translation."));
-  else view.show(container, context());
+  else view.show(container, { ...context(), signal: shown.signal });
 }
 
 /** Compare the score of the user's translation with that of the run's. */

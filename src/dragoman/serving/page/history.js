@@ -17,14 +17,10 @@ const PLAY_INTERVAL = 700; // milliseconds
 const entries = new Map(); // request → entry
 const MAX_ENTRIES = 400;
 let attentionOf = "final"; // whose attention is shown: of the "final" translation, or of the one that was "found"
-let loading = new AbortController();
 
 /** Show the slider and load the checkpoints one by one, so that other requests get their turn. */
 export async function show(container, context) {
-  loading.abort();
-  loading = new AbortController();
-  const { signal } = loading;
-  const { panels, get } = context;
+  const { panels, get, signal } = context;
   container.replaceChildren(emptyMessage("Loading …"));
   const histories = panels.filter((panel) => panel.inspection?.target).map((panel) => ({ panel, steps: [], entries: new Map(), error: "" }));
   try {

@@ -1,5 +1,6 @@
 // The views of the page. To add one, write a module and add it here.
-// A module exports show(container, context), and needsSentence: whether it shows the selected sentence.
+// A module exports show(container, context), and needsSentence: whether it shows the selected sentence. The signal of the
+// context is aborted when the view is left: what a module loads must not be shown after that.
 
 import * as attention from "./attention.js";
 import * as beam from "./beam.js";
