@@ -112,7 +112,7 @@ def test_a_tsv_file_whose_first_line_names_the_roles(write) -> None:
 
 
 def test_columns_of_other_languages_are_not_taken_by_their_order(write) -> None:
-    """Neither is the English column the target of a German one that was asked for, nor German both sides."""
+    """A file with English and German cannot be read as a pair with French."""
     path = write("a.csv", "en,de\none,eins\n")
     for languages in (("de", "fr"), ("en", "fr"), ("fr", "de")):
         assert "no column 'fr', only 'en', 'de'" in message(Corpus(path, None, "", None, None, None, None, *languages))

@@ -83,6 +83,15 @@ def test_some_empty_targets_and_mixed_scripts_are_reported(config: Config, tmp_p
     assert any(f"the target mixes scripts ({shares})" in warning for warning in run.preflight.warnings)
 
 
+def test_control_characters_are_reported_and_not_printed(config: Config, tmp_path: Path) -> None:
+    files = {"source": write(tmp_path / "a.en", [f"number {n}\x1b[31m" for n in range(40)])}
+    run, _ = prepared(
+        tmp_path / "run", config, **files, target=write(tmp_path / "a.de", [f"Zahl {n}" for n in range(40)])
+    )
+    assert any("the source has 40 control characters" in warning for warning in run.preflight.warnings)
+    assert not any("\x1b" in line for line in run.preflight.lines())
+
+
 def test_references_with_unknown_words_are_not_matched_by_the_unknown_token(
     corpus: Path, config: Config, tmp_path: Path
 ) -> None:

@@ -119,10 +119,13 @@ def serve(
             serving.logger.warning(f"browsers refuse to open pages at port {port}: choose another --port for the page")
         urls = serving.reachable_urls(address, port, "http" if options.tls is None else "https")
         print("\n".join(urls), flush=True)
-        if urls[0].partition("://")[2].startswith("localhost:") and not is_local:
-            serving.logger.warning("no address of this machine in a network was found: other machines cannot reach it")
-        elif not is_local:
-            _print_qr_code(urls[0])
+        if is_local:
+            return
+        network_urls = [url for url in urls if "://localhost:" not in url]
+        if network_urls:
+            _print_qr_code(network_urls[0])
+        else:
+            serving.logger.warning("no network address of this machine was found: other machines may not reach it")
 
     serving.serve(service, socket, on_ready, options)
 

@@ -9,7 +9,6 @@ not grow with the corpora.
 from __future__ import annotations
 
 import math
-import re
 import tempfile
 import unicodedata
 from collections import Counter
@@ -29,7 +28,7 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.corpus_passes import Log, PairChunk, ProgressLogger, read_chunks
 from dragoman.data.data_formats import DataFormat
 from dragoman.data.near_duplicates import BANDS, NO_WORDS, band_hashes
-from dragoman.data.text_profile import RATIO_BINS, count_chunk
+from dragoman.data.text_profile import CONTROL_CHARACTER, RATIO_BINS, count_chunk
 from dragoman.errors import UserError
 from dragoman.processes import OrderedMap
 from dragoman.text.language_identification import identify_language
@@ -42,9 +41,6 @@ BLOCK_PAIRS = 2**18  # that are judged together
 MAX_HASHES = 2**22  # distinct ones in memory
 MIN_MAIN_SCRIPT_SHARE = 0.8  # of the texts of a side, if it has a usual script
 EAST_ASIAN = "Han or kana"
-
-# Control characters except tab, line feed and carriage return; the replacement character; noncharacters.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ufdd0-\ufdef\ufffe\uffff]")
 
 _Measures = NDArray[Any]  # structured, see PAIR_MEASURES
 PAIR_MEASURES = np.dtype([("hash", "<u8"), ("ratio", "<i2"), ("scripts", "u1", (2,)), ("reason", "u1")])
@@ -212,7 +208,7 @@ class PairFilter:
                 continue
             if not text.strip():
                 return f"{side} empty"
-            if settings.reject_control_characters and _CONTROL.search(text):  # a regular expression
+            if settings.reject_control_characters and CONTROL_CHARACTER.search(text):
                 return f"{side} with control characters"
             if settings.min_characters and len(text) < settings.min_characters:
                 return f"{side} shorter than {settings.min_characters:,} characters"

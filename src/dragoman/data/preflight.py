@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dragoman.data.corpus import SentencePair
-from dragoman.data.text_profile import CorpusProfile, is_control_character
+from dragoman.data.text_profile import CONTROL_CHARACTER, CorpusProfile
 from dragoman.legacy import translate_preflight
 from dragoman.text.scripts import EAST_ASIAN_SCRIPTS
 
@@ -212,8 +212,7 @@ def _format_tokens(tokens: list[str]) -> str:
     Control characters, which a terminal would execute, are shown as U+FFFD.
     """
     hidden = len(tokens) - MAX_SHOWN_TOKENS
-    shown = " ".join(tokens[:MAX_SHOWN_TOKENS])
-    shown = "".join("\ufffd" if is_control_character(character) else character for character in shown)
+    shown = CONTROL_CHARACTER.sub("\ufffd", " ".join(tokens[:MAX_SHOWN_TOKENS]))
     return shown + (f" … ({hidden:,} more)" if hidden > 0 else "")
 
 

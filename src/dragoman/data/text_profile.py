@@ -29,6 +29,8 @@ MAX_SPACED_LENGTH = 25  # longer ones are no words in any script
 RATIO_BINS = 32  # per factor of two
 MAX_COPIED_TRANSLATION = 0.5  # share of the words; more are copied in corrections, normalization and simplification
 
+#: control characters except tab, line feed and carriage return; the replacement character U+FFFD; noncharacters
+CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ufdd0-\ufdef\ufffe\uffff]")
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।။៕][\"'”’»“)\]」』]*$")
 _COPIED_WORD = re.compile(r"\w+")
 
@@ -255,7 +257,7 @@ class TextCounts:
             unseen_characters=_share_of_singletons(self.characters),
             unseen_letters=_share_of_singletons(_decompose(self.characters)),
             is_composed=all(_is_composed(character) for character in self.characters),
-            control_characters=sum(count for sign, count in self.characters.items() if is_control_character(sign)),
+            control_characters=sum(count for sign, count in self.characters.items() if CONTROL_CHARACTER.match(sign)),
             scripts=scripts,
             writes_spaces=is_segmented or (not has_no_spaces(scripts) and characters <= MAX_SPACED_LENGTH * self.words),
         )
@@ -370,11 +372,6 @@ def _is_composed(character: str) -> bool:
     is_jamo = "\u1160" <= character <= "\u11ff"  # vowels and final consonants
     is_unchanged = unicodedata.normalize("NFC", character) == character
     return is_unchanged and not unicodedata.combining(character) and not is_jamo
-
-
-def is_control_character(character: str) -> bool:
-    """Whether a character is a control character, or U+FFFD, which replaces wrongly decoded characters."""
-    return character == "\ufffd" or unicodedata.category(character) == "Cc"
 
 
 def _attached_punctuation(occurrences: Counter[str]) -> float:

@@ -320,7 +320,8 @@ class InferenceCrossAttention(CrossAttentionMixer):
 
 def rotation_table(position: RotaryPosition) -> Tensor:
     """Return (cos, cos, −sin, sin) of the angles at the first CPU_TABLE_LENGTH positions, in rows of 2E numbers."""
-    angles = torch.arange(CPU_TABLE_LENGTH)[:, None] * position.frequency  # L E/2
+    positions = torch.arange(CPU_TABLE_LENGTH, device=position.frequency.device)
+    angles = positions[:, None] * position.frequency  # L E/2
     cosine, sine = angles.cos(), angles.sin()
     return torch.cat((cosine, cosine, -sine, sine), -1)
 

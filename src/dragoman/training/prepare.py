@@ -11,7 +11,6 @@ from typing import Any
 
 from dragoman.config import Config, DataConfig, record_automatic_settings, replace_settings, to_yaml
 from dragoman.data import (
-    Corpus,
     HoldoutSplit,
     MemoryEstimate,
     Preflight,
@@ -179,7 +178,7 @@ def prepare_run(
         surveyed = _survey(request, partial, log, cache, parallel)
         request = surveyed.request
         vocabulary = _make_vocabulary(surveyed, defaults, log, cache)
-        _report_columns(defaults, config.data, vocabulary.tokenizers[0], request.train[0])
+        _report_columns(defaults, request, config.data, vocabulary.tokenizers[0])
         write_tokenizers(partial, *vocabulary.tokenizers)
         stored = _store_text(surveyed, vocabulary, defaults.config.data, folder / "data", partial / "data", log, cache)
         choose_system(
@@ -269,14 +268,17 @@ def _make_vocabulary(surveyed: SurveyedText, defaults: Defaults, log: Log, cache
     return Vocabulary(tokenizers, sizes, resolve_languages(request.config.data, framing, request.train, request.valid))
 
 
-def _report_columns(defaults: Defaults, user_data: DataConfig, source_tokenizer: Tokenizer, corpus: Corpus) -> None:
+def _report_columns(
+    defaults: Defaults, request: resolve.RunRequest, user_data: DataConfig, source_tokenizer: Tokenizer
+) -> None:
     """Report the columns of features, sources and targets that were found, and not named by the user.
 
     `defaults` has the configuration with the columns, `user_data` what the user has set (None: not set),
-    `source_tokenizer` the names of the features; `corpus` is the first one to train on.
+    `source_tokenizer` the names of the features. The first corpus of `request` tells the columns; texts without targets
+    and dialogues, whose columns are turns, have none.
     """
-    data = defaults.config.data
-    if columns := corpus.file_format.columns_by_order(corpus):
+    data, corpus = defaults.config.data, request.train[0]
+    if request.data_format.has_target and (columns := corpus.file_format.columns_by_order(corpus)):
         defaults.choices.append(Choice("data.source_column", columns.source, columns.reason))
         defaults.choices.append(Choice("data.target_column", columns.target, columns.reason))
     if data.features_column and user_data.features_column is None:
