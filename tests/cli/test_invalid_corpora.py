@@ -120,6 +120,7 @@ def test_folders_and_missing_packages(dragoman: Dragoman, tmp_path: Path, monkey
     file(tmp_path / "saved" / "dataset_dict.json", '{"splits": ["train"]}')
     assert "the splits train: give the folder" in train(dragoman, tmp_path, "--source", tmp_path / "saved")
     files = ["--source", file(tmp_path / "a.en", LINES), "--target", file(tmp_path / "a.de", LINES)]
+    monkeypatch.setitem(sys.modules, "lingua", None)  # as if it were not installed
     said = train(dragoman, tmp_path, *files, "--set", "cleaning.identify_language=true")
     assert "cleaning.identify_language needs " in said
 

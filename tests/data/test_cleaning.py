@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.config import CleaningConfig
 from dragoman.data import DATA_FORMATS, cleaning
-from dragoman.data.cleaning import CleanedCorpora, clean_corpora, letter_share, main_script, with_defaults
+from dragoman.data.cleaning import CleanedCorpora, choose_filters, clean_corpora, letter_share, main_script
 from dragoman.data.corpus import Corpus
 from dragoman.data.data_formats import DataFormat
 from dragoman.errors import UserError
@@ -88,18 +88,18 @@ def test_single_filters_can_be_used_alone(tmp_path: Path) -> None:
 def test_filters_suit_the_text(tmp_path: Path, pairs: list[tuple[str, str]], letters: float, identical: bool) -> None:
     """Numbers are no flaw if most texts of a side are numbers, nor are forms that equal their lemma."""
     corpora = [corpus_of(tmp_path, pairs)]
-    settings = with_defaults(CleaningConfig(enabled=True), DATA_FORMATS["pairs"], corpora)
+    settings = choose_filters(CleaningConfig(enabled=True), DATA_FORMATS["pairs"], corpora)
     assert (settings.min_letter_share, settings.reject_identical) == (letters, identical)
     given = CleaningConfig(enabled=True, min_letter_share=0.5, reject_identical=True)
-    assert with_defaults(given, DATA_FORMATS["pairs"], corpora).min_letter_share == 0.5
-    assert not with_defaults(CleaningConfig(), DATA_FORMATS["pairs"], corpora).is_active
+    assert choose_filters(given, DATA_FORMATS["pairs"], corpora).min_letter_share == 0.5
+    assert not choose_filters(CleaningConfig(), DATA_FORMATS["pairs"], corpora).is_active
 
 
 def test_forms_with_features_may_equal_their_lemma(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("to put off\tto put off\tV;PST\n", encoding="utf-8")
     corpus = Corpus(path, features_column="2")
-    assert not with_defaults(CleaningConfig(enabled=True), DATA_FORMATS["pairs"], [corpus]).reject_identical
+    assert not choose_filters(CleaningConfig(enabled=True), DATA_FORMATS["pairs"], [corpus]).reject_identical
 
 
 def test_the_first_of_equal_pairs_is_kept_across_corpora_and_ranges(tmp_path: Path, monkeypatch) -> None:

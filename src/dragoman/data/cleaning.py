@@ -95,7 +95,7 @@ class CleaningReport:
         return out
 
 
-def with_defaults(settings: CleaningConfig, data_format: DataFormat, corpora: Sequence[Corpus]) -> CleaningConfig:
+def choose_filters(settings: CleaningConfig, data_format: DataFormat, corpora: Sequence[Corpus]) -> CleaningConfig:
     """Return the settings with defaults that suit the corpora in place of None, if cleaning is enabled.
 
     Numbers and formulas are not removed where most texts of a side are such, judging by the first SAMPLE_PAIRS pairs,

@@ -13,7 +13,7 @@ from typing import Any
 from dragoman import data
 from dragoman.config import Config, DataConfig, FeatureConfig, SearchDefaults, replace_settings
 from dragoman.data import Corpus, DataFormat
-from dragoman.data.cleaning import with_defaults
+from dragoman.data.cleaning import choose_filters
 from dragoman.data.compression import file_extension
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model, ModelSpec, cached_meta_model, count_parameters
@@ -276,7 +276,7 @@ def resolve_cleaning(config: Config, train: list[Corpus], data_format: DataForma
 
     `data_format` reads the training corpora `train`, whose first pairs decide which filters suit them.
     """
-    config = replace(config, cleaning=with_defaults(config.cleaning, data_format, train))
+    config = replace(config, cleaning=choose_filters(config.cleaning, data_format, train))
     languages_to_identify(config, train)  # raises a UserError if that is not possible
     return config
 
