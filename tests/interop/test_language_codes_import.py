@@ -194,3 +194,33 @@ def test_commands_take_languages(opened: tuple[Any, Any, dragoman.Run], tmp_path
     assert call("show", "languages", str(run.folder)).stdout.splitlines()[0] == "eng_Latn  English"
     described = json.loads(call("show", "run", str(run.folder), "--json").stdout)
     assert described["languages"] == CODES
+
+
+def test_an_added_language_is_exported_with_its_tokens(tmp_path: Path) -> None:
+    nllb(tmp_path / "theirs")
+    words = [letters[n : n + 3] for letters in ("abcdefgh", "hgfedcba") for n in range(6)]
+    sources = [" ".join(words[(n * step) % 12] for step in (1, 5, 7)) for n in range(60)]
+    greek = {ord("a") + n: ord("α") + n for n in range(8)}
+    (tmp_path / "source").write_text("\n".join(sources), encoding="utf-8")
+    (tmp_path / "target").write_text("\n".join(text.translate(greek) for text in sources), encoding="utf-8")
+    settings = {"text.add_language": "ell_Grek", "text.similar_language": "fra_Latn", "training.steps": 5}
+    settings |= {"training.start_from": str(tmp_path / "theirs"), "training.device": "cpu"}
+    settings |= {"data.source_language": "eng_Latn", "data.target_language": "ell_Grek"}
+    files = {"source": tmp_path / "source", "target": tmp_path / "target"}
+    run = dragoman.train(tmp_path / "run", **files, settings=settings, callback=lambda event: None)
+    result = run.export(tmp_path / "out", to="huggingface")
+    assert result.check is not None
+    assert result.check.passed
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    code = run.model_framing.languages.ids["ell_Grek"]
+    assert tokenizer.convert_tokens_to_ids("ell_Grek") == code
+    assert tokenizer("ell_Grek αβγ δ", add_special_tokens=False).input_ids[0] == code
+    pieces = tokenizer("αβγ δ", add_special_tokens=False).input_ids
+    assert pieces == run.target_tokenizer.encode("αβγ δ")
+    assert tokenizer.unk_token_id not in pieces
+    texts, search = ["abc de", "fgh"], dragoman.Beam(size=2, length_limit=dragoman.LengthLimit(max=8))
+    options = {"num_beams": 2, "max_new_tokens": 8, "bad_words_ids": [[code]]}
+    theirs = generated(model, tokenizer, texts, "eng_Latn", "ell_Grek", **options)
+    ours = run.with_languages("eng_Latn", "ell_Grek").translate(texts, search=search, alignment=False)
+    assert [translation.text for translation in ours] == theirs

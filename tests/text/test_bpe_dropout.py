@@ -19,6 +19,11 @@ TEXTS = [
 ] * 4
 TOKENIZERS = [learn_tokenizer(TEXTS, size=400, marker=marker, coverage=0.97) for marker in WORD_MARKERS]
 TOKENIZERS.append(learn_tokenizer(TEXTS, "byte-bpe", size=400))
+EXTENDED = [  # with the pieces and the code of a language that was added later
+    extended.with_language_code("ell", extended.vocab_size)
+    for extended, _ in (tokenizer.with_missing_pieces(["μύλος μύλοι"] * 9, limit=20) for tokenizer in TOKENIZERS)
+]
+TOKENIZERS += EXTENDED
 some_text = st.text() | st.lists(st.sampled_from([*" ,('é", "mill", "small", "the ", "cafe\u0301", "2000"])).map(
     "".join
 )
@@ -72,6 +77,24 @@ def frequencies(tokenizer: Tokenizer, text: str, rate: float, draws: int) -> dic
     dropout, ids, generator = BPEDropout(tokenizer, rate, pool_size=draws), tokenizer.encode(text), rng()
     seen = Counter(tuple(tokenizer.tokens(resegment(dropout, ids, generator).tolist())) for _ in range(draws))
     return {pieces: count / draws for pieces, count in seen.items()}
+
+
+@pytest.mark.parametrize("tokenizer", EXTENDED, ids=repr)
+def test_the_code_of_a_language_is_not_split(tokenizer: Tokenizer) -> None:
+    code = tokenizer.vocab_size - 1
+    for rate in (0.1, 1.0):
+        row = resegment(BPEDropout(tokenizer, rate), [code, *tokenizer.encode("μύλοι mills"), code], rng())
+        assert (row[0], row[-1]) == (code, code)
+        assert code not in row[1:-1]
+        assert tokenizer.decode(row[1:-1].tolist()) == "μύλοι mills"
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS[:3], ids=repr)
+def test_a_corpus_tag_is_not_split(tokenizer: Tokenizer) -> None:
+    tagged = tokenizer.with_tags(["news"])
+    row = resegment(BPEDropout(tagged, 1.0), [tagged.tags["news"], *tagged.encode("small mills")], rng()).tolist()
+    assert row[0] == tagged.tags["news"]
+    assert tagged.decode(row[1:]) == "small mills"
 
 
 def test_segmentations_are_as_frequent_as_the_algorithm_says() -> None:

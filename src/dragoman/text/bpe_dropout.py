@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,15 @@ class BPEDropout:
                 f"{pool_size}: raise it"
             )
         self.rate, self.pool_size = rate, pool_size
-        model = json.loads(tokenizer.to_json())["model"]
-        ids: dict[str, int] = model["vocab"]
-        splitter = _CharacterWords if tokenizer.type.tokens_show_boundaries else _ByteLevelWords
-        self._splitter = splitter(tokenizer, ids)  # finds the words in rows of token ids
+        document = json.loads(tokenizer.to_json())
+        model, ids = document["model"], document["model"]["vocab"]
+        self._splitter: _CharacterWords | _ByteLevelWords  # finds the words in rows of token ids
+        if tokenizer.type.tokens_show_boundaries:
+            # corpus tags, feature symbols, and codes of languages; not all are in the vocabulary of the model
+            special = {token["content"]: token["id"] for token in document["added_tokens"]}
+            self._splitter = _CharacterWords(tokenizer, ids | special, special.keys())
+        else:
+            self._splitter = _ByteLevelWords(tokenizer, ids)
         merges = [(ids[left], ids[right], ids[left + right]) for left, right in model["merges"]]
         self._merges = _MergeTable(merges, tokenizer.vocab_size)
         self._clear_cache()
@@ -172,15 +177,16 @@ class _CharacterWords:
         begins_word, ends_word: whether a word begins before, or ends after, each token of the vocabulary.
     """
 
-    def __init__(self, tokenizer: Tokenizer, ids: Mapping[str, int]) -> None:
-        """Find the tokens that begin or end a word, and the characters of each; `ids` are those of the tokens."""
-        atomic = {*SPECIAL_TOKENS, *tokenizer.type.byte_tokens}  # part of no merge
+    def __init__(self, tokenizer: Tokenizer, ids: Mapping[str, int], special: Set[str]) -> None:
+        """Find the tokens that begin or end a word, and the characters of each.
+
+        `ids` are those of the tokens; `special` tokens have no characters.
+        """
+        atomic = {*SPECIAL_TOKENS, *special, *tokenizer.type.byte_tokens}  # part of no merge
         self._characters = {  # the ids of a token's characters
             token_id: (token_id,) if token in atomic else tuple(ids[character] for character in token)
             for token, token_id in ids.items()
         }
-        # corpus tags and feature symbols, which are not split
-        self._characters |= {token_id: (token_id,) for token_id in tokenizer.source_prefix_ids}
         self.begins_word = np.zeros(tokenizer.vocab_size, bool)
         self.ends_word = np.zeros(tokenizer.vocab_size, bool)
         space_is_before_word = tokenizer.marker == "initial"
@@ -193,8 +199,6 @@ class _CharacterWords:
             # a space that is a token by itself belongs to the word that it marks: the next one, or the one before
             self.begins_word[token_id] = is_left_boundary and (space_is_before_word or token != " ")
             self.ends_word[token_id] = is_right_boundary and not (space_is_before_word and token == " ")
-        for token_id in tokenizer.source_prefix_ids:  # corpus tags and feature symbols
-            self.begins_word[token_id] = self.ends_word[token_id] = True
 
     def characters(self, word: Sequence[int]) -> list[int]:
         """Return the ids of the characters of a word, which is given by the ids of its tokens."""

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dragoman.errors import UserError
+from dragoman.text.missing_pieces import NewTokens
 
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 MAX_TOKENIZER_BYTES = 1 << 29
 MAX_TOKEN_ID = 1 << 20
+#: files of a tokenizer that are JSON objects and can be extended by tokens; the first has the vocabulary
+JSON_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+FILES_WITHOUT_TOKENS = ("chat_template.jinja", "normalizer.json")
 ADDITIONAL_KEYS = ("additional_special_tokens", "extra_special_tokens")  # the older and the newer name
 
 
@@ -53,20 +57,50 @@ class OriginalFiles:
         contents = {name: content.encode() for name, content in (missing or {}).items()}
         paths = {name: folder / name for name in TOKENIZER_FILE_NAMES if (folder / name).is_file()}
         contents |= {name: path.read_bytes() for name, path in paths.items()}
+        return cls.from_contents(contents)
+
+    @classmethod
+    def from_contents(cls, contents: Mapping[str, bytes]) -> OriginalFiles:
+        """Return the files with these contents, by their names."""
         compressed = {name: zlib.compress(content) for name, content in contents.items()}
         return cls({name: base64.b64encode(content).decode() for name, content in compressed.items()})
 
     def write(self, folder: Path) -> None:
         """Write the files into a folder; a UserError if they are damaged. Files with other names are left out."""
         for name in self.encoded.keys() & set(TOKENIZER_FILE_NAMES):  # no other names: they could be paths elsewhere
-            try:
-                content = zlib.decompress(base64.b64decode(self.encoded[name]))
-            except (ValueError, zlib.error):
-                raise UserError(
-                    f"the tokenizer of the run is damaged: its file {name} cannot be read; import the checkpoint again"
-                ) from None
+            content = self._content(name)
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
+
+    def with_tokens(self, new_tokens: NewTokens) -> OriginalFiles:
+        """Return the files with further tokens; without files if tokenizer.json is missing or cannot be extended.
+
+        Other files with a vocabulary, such as a SentencePiece model, are left out.
+        """
+        if "tokenizer.json" not in self.encoded:
+            return OriginalFiles()
+        documents = {name: json.loads(self._content(name)) for name in JSON_FILES if name in self.encoded}
+        if new_tokens.add_to(documents["tokenizer.json"]) is None:
+            return OriginalFiles()
+        for document in (documents.get(name, {}) for name in JSON_FILES[1:] if new_tokens.is_special):
+            for key in ADDITIONAL_KEYS:
+                if isinstance(document.get(key), list):
+                    document[key] += new_tokens.tokens.values()
+            if isinstance(by_id := document.get("added_tokens_decoder"), dict):
+                by_id |= {str(token_id): entry for token_id, entry in new_tokens.special_entries().items()}
+        contents = {name: json.dumps(document, ensure_ascii=False) for name, document in documents.items()}
+        extended = OriginalFiles.from_contents({name: content.encode() for name, content in contents.items()})
+        kept = {name: self.encoded[name] for name in FILES_WITHOUT_TOKENS if name in self.encoded}
+        return OriginalFiles({**extended.encoded, **kept})
+
+    def _content(self, name: str) -> bytes:
+        """Return the content of a file; a UserError if it is damaged."""
+        try:
+            return zlib.decompress(base64.b64decode(self.encoded[name]))
+        except (ValueError, zlib.error):
+            raise UserError(
+                f"the tokenizer of the run is damaged: its file {name} cannot be read; import the checkpoint again"
+            ) from None
 
 
 class TokenizerFiles:

@@ -20,7 +20,7 @@ from dragoman.errors import UserError
 from dragoman.text.byte_level import bytes_of_letters
 from dragoman.text.feature_symbols import FEATURE_SEPARATOR, UNKNOWN_FEATURE, FeatureSymbols, feature_token
 from dragoman.text.hf_tokenizer_files import OriginalFiles, TokenConfig
-from dragoman.text.missing_pieces import add_missing_pieces
+from dragoman.text.missing_pieces import NewTokens, add_missing_pieces
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
 from dragoman.text.special_tokens import BYTE_TOKENS, MASK, SPECIAL_TOKENS, UNK
 from dragoman.text.tokenizer import (
@@ -60,7 +60,7 @@ class ImportedTokenizer(Tokenizer):
         special_token_ids: ids of all special tokens by name
         language_codes: see above
         all_special_ids: the ids of `special_token_ids`
-        original_files: the tokenizer files of the checkpoint, which an export writes again
+        original_files: the tokenizer files of the checkpoint, with the tokens that were added to it, for exports
     """
 
     original_files = OriginalFiles()
@@ -267,9 +267,9 @@ class ImportedTokenizer(Tokenizer):
         if self._segmenter is not None:
             return self, {}
         library, pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
-        if not pieces:
+        if not pieces.tokens:
             return self, {}
-        names, codes = self._names | pieces, self.language_codes
+        names, codes = self._names | pieces.tokens, self.language_codes
         tokenizer = ImportedTokenizer(
             library,
             names,  # the token of each id
@@ -278,7 +278,8 @@ class ImportedTokenizer(Tokenizer):
             segmenter=None,
             language_codes=codes,
         )
-        return tokenizer, pieces
+        tokenizer.original_files = self.original_files.with_tokens(pieces)
+        return tokenizer, pieces.tokens
 
     def can_assign_ids_from(self, first_id: int) -> bool:
         """Whether new tokens can have the ids from `first_id` on: any ids after the present ones, also with a gap."""
@@ -290,7 +291,7 @@ class ImportedTokenizer(Tokenizer):
         The token is the code itself. No text is tokenized into it: the tokenizer that segments text stays the same.
         """
         names, special = self._names | {token_id: language}, {**self._special_tokens, token_id: TokenConfig(language)}
-        return ImportedTokenizer(
+        tokenizer = ImportedTokenizer(
             self._library,
             names,
             special_tokens=special,
@@ -298,6 +299,8 @@ class ImportedTokenizer(Tokenizer):
             segmenter=self._segmenter,
             language_codes=self.language_codes,
         )
+        tokenizer.original_files = self.original_files.with_tokens(NewTokens({token_id: language}, is_special=True))
+        return tokenizer
 
     def to_json(self) -> str:
         """Return one JSON document: that of the `tokenizers` library, with a field `dragoman` for all other data."""

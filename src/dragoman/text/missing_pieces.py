@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
@@ -20,26 +21,23 @@ MIN_PIECE_COUNT = 3  # occurrences in the text of a new piece
 
 def add_missing_pieces(
     library: tokenizers.Tokenizer, texts: Iterable[str], limit: int, first_id: int
-) -> tuple[tokenizers.Tokenizer, dict[int, str]]:
-    """Return a tokenizer of the `tokenizers` library with up to `limit` new pieces (subwords), and these by their ids.
+) -> tuple[tokenizers.Tokenizer, NewTokens]:
+    """Return a tokenizer of the `tokenizers` library with up to `limit` new pieces (subwords), and these.
 
     The pieces represent what the tokenizer `library` cannot represent in `texts`; their ids begin with `first_id`. A
     BPE model gets characters and merges, a model of whole words (WordLevel) whole words. For other models, and if the
     texts can be represented, nothing is added.
     """
-    document = _document(library)
+    document: dict[str, Any] = json.loads(library.to_str())
     model = document["model"]
     learn = {"BPE": _learn_bpe_pieces, "WordLevel": _learn_words}.get(model["type"])
     if learn is None:
-        return library, {}
+        return library, NewTokens({})
     pieces, merges = learn(library, model, _count_words(library, texts), limit)
     if not pieces:
-        return library, {}
-    ids = {first_id + number: piece for number, piece in enumerate(pieces)}
-    model["vocab"] |= {piece: index for index, piece in ids.items()}
-    if merges:
-        model["merges"] += [list(pair) for pair in merges]
-    return tokenizers.Tokenizer.from_str(json.dumps(document)), ids
+        return library, NewTokens({})
+    new_tokens = NewTokens({first_id + number: piece for number, piece in enumerate(pieces)}, merges)
+    return new_tokens.add_to(document) or library, new_tokens
 
 
 def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) -> tokenizers.Tokenizer:
@@ -48,27 +46,50 @@ def add_special_token(library: tokenizers.Tokenizer, token: str, token_id: int) 
     If the vocabulary is a list, as that of a unigram model, ids have no gaps: unless `token_id` is the next free id,
     the tokenizer is returned unchanged.
     """
-    document = _document(library)
-    if isinstance(document["model"]["vocab"], dict):
-        document["model"]["vocab"][token] = token_id
-    elif token_id != library.get_vocab_size():
-        return library
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    document["added_tokens"].append({"id": token_id, "content": token, **flags, "special": True})
-    return tokenizers.Tokenizer.from_str(json.dumps(document))
+    return NewTokens({token_id: token}, is_special=True).add_to(json.loads(library.to_str())) or library
 
 
-def _document(library: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the JSON of a tokenizer of the `tokenizers` library, with added tokens in the vocabulary of the model.
+@dataclass(frozen=True)
+class NewTokens:
+    """Tokens that extend the vocabulary of a tokenizer.
 
-    The library would otherwise give them other ids when the vocabulary grows. A vocabulary that is a list (unigram)
-    stays as it is.
+    Attributes:
+        tokens: by their ids.
+        merges: of BPE, which make them.
+        is_special: whether no text is tokenized into them.
     """
-    document: dict[str, Any] = json.loads(library.to_str())
-    vocabulary = document["model"].get("vocab")
-    if isinstance(vocabulary, dict):
-        vocabulary |= {token["content"]: token["id"] for token in document["added_tokens"]}
-    return document
+
+    tokens: dict[int, str]
+    merges: Sequence[tuple[str, str]] = ()
+    is_special: bool = False
+
+    def special_entries(self) -> dict[int, dict[str, Any]]:
+        """Return by id how the JSON files of tokenizers describe the tokens as special tokens."""
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+        return {token_id: {"content": token, **flags} for token_id, token in self.tokens.items()}
+
+    def add_to(self, document: dict[str, Any]) -> tokenizers.Tokenizer | None:
+        """Add the tokens to the JSON of a tokenizer of the `tokenizers` library, and return that tokenizer.
+
+        Tokens that were added before become part of the vocabulary of the model, because the library would otherwise
+        give them other ids. A vocabulary that is a list, as that of a unigram model, has no gaps: None is returned if
+        the new tokens would not get their ids.
+        """
+        model = document["model"]
+        document["added_tokens"] = list(document.get("added_tokens") or ())
+        if isinstance(model["vocab"], dict):
+            model["vocab"] |= {token["content"]: token["id"] for token in document["added_tokens"]}
+            model["vocab"] |= {token: token_id for token_id, token in self.tokens.items()}
+        if self.merges:  # older files have the merges as texts
+            as_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
+            model["merges"] += [" ".join(pair) if as_text else list(pair) for pair in self.merges]
+        if self.is_special:
+            document["added_tokens"] += [
+                {"id": token_id, **entry} for token_id, entry in self.special_entries().items()
+            ]
+        extended = tokenizers.Tokenizer.from_str(json.dumps(document))
+        has_all = all(extended.token_to_id(token) == token_id for token_id, token in self.tokens.items())
+        return extended if has_all else None
 
 
 def _count_words(library: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:

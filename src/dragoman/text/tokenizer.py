@@ -138,8 +138,10 @@ class Tokenizer:
         # <unk:0>, <unk:1>, … as far as the vocabulary has them
         unknown_tokens = takewhile(ids.__contains__, map(unknown_word_token, range(len(ids))))
         self.unknown_word_tokens = [ids[token] for token in unknown_tokens]
-        # Special tokens, tags, features and unknown words are shown as they are, and add nothing to a text.
-        for token_id in (*map(ids.get, SPECIAL_TOKENS), *self.source_prefix_ids, *self.unknown_word_tokens):
+        added = library.get_added_tokens_decoder()  # by id: tags, features, and codes of languages
+        special_ids = [token_id for token_id, token in added.items() if token.special]
+        # Special tokens and unknown words are shown as they are, and add nothing to a text.
+        for token_id in (*map(ids.get, SPECIAL_TOKENS), *special_ids, *self.unknown_word_tokens):
             if token_id is not None:
                 self._tokens[token_id], self._bytes[token_id] = tokens[token_id], b""
         for byte, token in enumerate(self.type.byte_tokens):
@@ -199,7 +201,8 @@ class Tokenizer:
         frequent first. Text without such characters is segmented as before. Their ids begin with `first_id`, by default
         (None) after all others. If there are none, this tokenizer itself is returned.
         """
-        library, pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
+        library, new_pieces = add_missing_pieces(self._library, texts, limit, first_id=first_id or self.vocab_size)
+        pieces = new_pieces.tokens
         features = self.features
         extended = Tokenizer(
             library,  # the tokenizer of the `tokenizers` library that this one wraps, extended

@@ -39,8 +39,9 @@ DIFFICULT_TEXTS = (
 def write_tokenizer(run: Run, folder: Path, max_length: int) -> list[str]:
     """Write the tokenizer files, and return sentences for the user about them.
 
-    Imported tokenizers are written as they came. If source and target have different tokenizers, that of the target
-    goes into a subfolder. `max_length` is the number of tokens that the model reads at most.
+    Imported tokenizers are written as they came, with the tokens of languages that were added. If source and target
+    have different tokenizers, that of the target goes into a subfolder. `max_length` is the number of tokens that the
+    model reads at most.
     """
     source, target = run.source_tokenizer, run.target_tokenizer
     if isinstance(source, ImportedTokenizer):
@@ -69,8 +70,9 @@ def _write_original_files(tokenizer: ImportedTokenizer, folder: Path) -> list[st
     """Write the files that a tokenizer was imported from, and return sentences for the user about them."""
     if not tokenizer.original_files.encoded:
         return [
-            "the export has no tokenizer files: the tokenizer was extended after its import (by a language, say), "
-            "or imported by an earlier version, which did not keep its files; use that of the run"
+            "the export has no tokenizer files: the checkpoint had no tokenizer.json to which tokens could be added "
+            "(by --add-language), or was imported by an earlier version, which did not keep its files; use the "
+            "tokenizer of the run"
         ]
     tokenizer.original_files.write(folder)
     return []
