@@ -17,10 +17,10 @@ from dragoman.parts import packed_linear
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, OutputLayer
 from dragoman.parts.inference import CPU_TABLE_LENGTH, InferencePrecision, optimize_for_inference
-from dragoman.parts.kernel_choice import KernelChoices, fastest, kernel_choices
+from dragoman.parts.kernel_choice import KernelChoices, Product, fastest, kernel_choices
 from dragoman.parts.mixer import Context, SequenceLayout
 from dragoman.parts.norm import RMSNorm
-from dragoman.parts.packed_linear import KERNELS, PACKED_ROWS, FastestProduct
+from dragoman.parts.packed_linear import KERNELS, PACKED_ROWS, FastestProduct, plain, try_to_pack
 from dragoman.parts.positions import Rotary
 
 LINEAR = {"atol": 1e-5, "rtol": 1e-5}
@@ -94,7 +94,7 @@ def test_without_kernels_weights_are_not_packed(monkeypatch: pytest.MonkeyPatch,
 @torch.no_grad()
 def test_every_kernel_computes_the_product(precision: str, name: str) -> None:
     layer, x = nn.Linear(48, 64), torch.randn(3, 7, 48)
-    product = FastestProduct(layer.weight, layer.bias, precision)._pack(name)
+    product = try_to_pack(KERNELS[precision][name], layer.weight, layer.bias)
     if product is None:
         pytest.skip(f"this torch is without {name}")
     tolerance = LINEAR if precision == "float32" else {"atol": 0.03, "rtol": 0.03}  # steps of 1/127 of the largest
@@ -238,3 +238,20 @@ def test_a_step_with_rotary_positions_and_norms(first: int, kv_heads: int) -> No
                 outputs.append(result.output)
     for ours, expected in zip(outputs[3:], outputs[:3]):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_large_matrix_is_measured_by_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing is chosen yet
+    sizes: list[int] = []
+
+    def record(weight: Tensor, bias: Tensor | None) -> Product:
+        sizes.append(len(weight))
+        return plain(weight, bias)
+
+    layer, x = nn.Linear(8, 100), torch.randn(1, 8)
+    for name in KERNELS["float32"]:
+        monkeypatch.setitem(KERNELS["float32"], name, record)
+    monkeypatch.setattr(packed_linear, "MAX_MEASURED_WEIGHTS", 80)
+    with torch.no_grad():
+        torch.testing.assert_close(FastestProduct(layer.weight, layer.bias, "float32")(x), layer(x))
+    assert sizes == [10] * len(KERNELS["float32"]) + [100]

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from dragoman.errors import UserError
+from dragoman.parts import inference
+from dragoman.parts.embedding import TokenEmbedding
 from dragoman.parts.inference import GPU_TABLE_LENGTH, to_bfloat16
 from dragoman.parts.mixer import SequenceLayout
 from dragoman.parts.positions import Sinusoidal, SinusoidalTable
@@ -47,3 +49,15 @@ def test_bfloat16_weights_are_refused_on_a_cpu() -> None:
         InferenceWeights("bfloat16", "cpu")
     with pytest.raises(UserError, match="precision of the weights"):
         InferenceWeights("float8")  # type: ignore[arg-type]
+
+
+def test_tied_weights_stay_tied_and_large_tables_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("transformer").eval()
+    scales = [part.scale for part in model.modules() if isinstance(part, TokenEmbedding)]
+    assert 1.0 not in scales
+    size = sum(weight.numel() for weight in model.parameters())
+    assert 1.0 in [part.scale for part in to_bfloat16(model).modules() if isinstance(part, TokenEmbedding)]
+    monkeypatch.setattr(inference, "MAX_SCALED_COPY", 1)
+    copy = to_bfloat16(model, torch.device("cpu"))
+    assert sum(weight.numel() for weight in copy.parameters()) == size
+    assert [part.scale for part in copy.modules() if isinstance(part, TokenEmbedding)] == scales

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from dragoman import load
 from dragoman.config import from_dict
 from dragoman.data import phrasebook
 from dragoman.errors import UserError
-from dragoman.run import Run
+from dragoman.lens.saliency import measure_saliency
+from dragoman.lens.sentence_inspector import inspect_sentence
+from dragoman.lens.walk import walk_through
+from dragoman.run import Run, inference_weights
 from dragoman.run.inference_weights import InferenceWeights
 from dragoman.search import Beam, LengthLimit
 from dragoman.training.display import Display
@@ -85,3 +89,66 @@ def test_unsupported_precisions_are_refused(folder: Path) -> None:
         load(folder, device="cpu", weights="int9")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="int8 weights need a CPU"):
         InferenceWeights("int8", "cuda")
+
+
+def test_exact_computations_move_the_model_to_the_device_of_the_run(folder: Path) -> None:
+    """A model that decodes in bfloat16 is on the CPU until then. Here, its layers refuse inputs until it is moved."""
+    computations = {
+        "score": lambda run: run.score(["the dog"], ["der Hund"]),
+        "alignment": lambda run: run.align(["the dog"], ["der Hund"]),
+        "attention": lambda run: run.attention("the dog", "der Hund"),
+        "inspection": lambda run: inspect_sentence(run, "the dog"),
+        "walk": lambda run: walk_through(run, "the dog"),
+        "saliency": lambda run: measure_saliency(run, "the dog", "der Hund"),
+    }
+    for name, compute in computations.items():
+        run, moved = load(folder, device="cpu"), list[nn.Module]()
+
+        def refuse(*_: object, moved: list[nn.Module] = moved, name: str = name) -> None:
+            assert moved, f"{name} uses a model that may be on another device"
+
+        _ = run.inference_models  # copies, which share no module with the original
+        for module in run.model.modules():
+            module.register_forward_pre_hook(refuse)
+        run.inference_weights.move = lambda model, moved=moved: moved.append(model)  # type: ignore[method-assign]
+        compute(run)
+        assert moved[0] is run.model
+
+
+def test_a_moved_model_keeps_its_copy(run: Run) -> None:
+    weights, model = InferenceWeights("float32", "meta"), deepcopy(run.model)
+    copy = weights(model)
+    assert copy is not model
+    weights.move(model)
+    assert {weight.device.type for weight in model.parameters()} == {"meta"}
+    assert weights._cache[id(model)].versions == inference_weights._versions(model)
+    assert weights._cache[id(model)].model is copy
+
+
+def test_a_model_that_does_not_fit_on_the_gpu_stays_on_the_cpu(run: Run) -> None:
+    weights, model, devices = InferenceWeights("float32", "meta"), deepcopy(run.model), list[object]()
+    copy = weights(model)
+
+    def to(device: object) -> None:
+        devices.append(device)
+        if len(devices) == 1:
+            raise torch.OutOfMemoryError
+
+    model.to = to  # type: ignore[method-assign, assignment]
+    with pytest.raises(UserError, match="too little memory: use --device cpu"):
+        weights.move(model)
+    assert devices == [torch.device("meta"), "cpu"]
+    assert weights(model) is copy
+
+
+@pytest.mark.gpu
+def test_only_bfloat16_weights_are_on_the_gpu(folder: Path) -> None:
+    run = load(folder, device="cuda", weights="bfloat16")
+    run.translate(["the dog"], alignment=False)
+    assert next(run.model.parameters()).device.type == "cpu"
+    assert run.device.type == "cuda"
+    exact = load(folder, device="cuda").score(["the dog"], ["der Hund"])[0].score
+    converted = run.inference_models[0]
+    assert run.score(["the dog"], ["der Hund"])[0].score == pytest.approx(exact, rel=1e-5)
+    assert run.inference_models[0] is converted
+    assert next(run.model.parameters()).device == run.device

@@ -144,6 +144,7 @@ def export_run(
         )
     with exclusive_folder(out) as unfinished:  # a temporary folder, which becomes `out` if all succeeds
         log(f"writing {out}")
+        run.full_precision_model.eval()  # on the device of the run, where exporters put their inputs
         try:
             written = exporter.write(run, unfinished)
         except SafetensorError as error:  # what safetensors raises in place of an OSError, as for a full disk

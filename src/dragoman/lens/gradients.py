@@ -100,7 +100,7 @@ def measure_gradient_reach(
             f"gradients are measured for pairs of a source and its target, but got {len(sources or []):,} sources and "
             f"{len(targets):,} targets: give equally many, at least one"
         )
-    model, framing = run.model, run.framing
+    model, framing = run.full_precision_model, run.framing
     if not model.can_generate:
         raise UserError(
             f"{run.folder} is an encoder-only model, but gradients are measured for models with a decoder: name "

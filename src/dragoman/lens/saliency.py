@@ -38,7 +38,7 @@ def measure_saliency(run: Run, source: str, translation: str) -> Saliency:
     special token ids, and `embedding_leaves` collects the embeddings of source and target as leaves for autograd.
     A model that does not translate text into text, and an empty source, are a UserError.
     """
-    model, framing, tokenizer = run.model, run.framing, run.target_tokenizer
+    model, framing, tokenizer = run.full_precision_model, run.framing, run.target_tokenizer
     if not model.can_generate or model.source_features is not None:  # feature vectors of images or speech
         raise UserError(
             f"the model in {run.folder} does not translate text, but saliency is measured for text-to-text models: "

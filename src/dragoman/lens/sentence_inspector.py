@@ -172,7 +172,7 @@ class SentenceInspector:
             )
         input_ids = [framing.bos, *label_ids[:-1]]
         source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
-        forward = record_forward(run.model, *source_batch, *target_batch)
+        forward = record_forward(run.full_precision_model, *source_batch, *target_batch)
         weights = {path: weights[None] for path, weights in forward.attention_weights.items()}  # 1 H T S
         cross = cross_attention(run.model, weights, forward.copying)  # 1 T S: mean over heads and layers
         source_text = self._source_text(source, source_ids, cross)
@@ -201,7 +201,7 @@ class SentenceInspector:
         first_ids = framing.source_prefix or (framing.bos,)
         ids = [*first_ids, *tokenizer.encode(text), framing.eos]
         no_source, inputs = self.run.pad_batch([[]]), self.run.pad_batch([ids[:-1]])
-        forward = record_forward(self.run.model, *no_source, *inputs)
+        forward = record_forward(self.run.full_precision_model, *no_source, *inputs)
         target = _tokenized_text(tokenizer, ids[1:], text)
         read_tokens = tokenizer.tokens(ids[:-1])
         # a query is labeled with the token that is predicted there, at the last one EOS; keys with the tokens read
@@ -231,7 +231,7 @@ class SentenceInspector:
         ids = run.encode_sources([source])[0]
         padded, lengths = run.pad_batch([ids])
         no_target, no_target_lengths = padded[:, :0], torch.zeros_like(lengths)
-        forward = record_forward(run.model, padded, lengths, no_target, no_target_lengths)
+        forward = record_forward(run.full_precision_model, padded, lengths, no_target, no_target_lengths)
         text = self._source_text(source, ids, cross=None)
         axes: AttentionLabels = {"encoder": (text.tokens, text.tokens)}
         if not forward.logits.shape[-1]:  # the outputs are hidden states: there are no positions with predictions

@@ -178,8 +178,9 @@ def _traced_forward(
     source_layout = SequenceLayout.padded(source.shape[1], source_lengths)
     target_layout = SequenceLayout.padded(target.shape[1], target_lengths)
     trace = Trace()
-    features = run.model.forward_features(source, source_layout, target, target_layout, trace)
-    logits = at_least_float32(run.model.label_logits(features)[0])  # T V
+    model = run.full_precision_model
+    features = model.forward_features(source, source_layout, target, target_layout, trace)
+    logits = at_least_float32(model.label_logits(features)[0])  # T V
     if input_ids:
         return trace, logits[-1]
     # one label of the whole sequence is predicted at its first token

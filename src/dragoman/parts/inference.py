@@ -31,6 +31,7 @@ InferencePrecision = Literal["float32", "int8", "bfloat16"]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 CPU_TABLE_LENGTH, GPU_TABLE_LENGTH = 1024, 4096  # positions whose sines and cosines are precomputed
+MAX_SCALED_COPY = 1 << 25  # weights of an embedding table of which a scaled copy is kept: 64 MiB in bfloat16
 
 
 # ---- CPU
@@ -348,23 +349,26 @@ INFERENCE_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
 # ---- GPU
 
 
-def to_bfloat16(model: AnyModule) -> AnyModule:
+def to_bfloat16(model: AnyModule, device: torch.device | None = None) -> AnyModule:
     """Return a copy of the model for decoding on a GPU, in bfloat16 and with fewer kernels.
 
-    Sinusoids come from a table, embeddings are scaled in advance, and ReLU is computed together with the matrix product
-    before it.
+    Sinusoids come from a table, small embeddings are scaled in advance, and ReLU is computed together with the matrix
+    product before it. The weights are converted one by one, so that `device` (None: that of the model) needs little
+    more memory than for the copy.
     """
-    converted = deepcopy(model).eval().requires_grad_(False)
-    frequencies = {name: buffer for name, buffer in converted.named_buffers() if name.endswith(".frequency")}
-    converted = converted.to(torch.bfloat16)
-    for name, buffer in frequencies.items():  # angles need float32
-        path, _, attribute = name.rpartition(".")
-        setattr(converted.get_submodule(path), attribute, buffer)
+    tensors: dict[int, Tensor] = {}  # by the id of the original
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        # angles need float32, and counters stay integers
+        is_converted = tensor.is_floating_point() and not name.endswith(".frequency")
+        copied = tensor.detach().to(device, torch.bfloat16 if is_converted else tensor.dtype, copy=True)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        tensors[id(tensor)] = nn.Parameter(copied, requires_grad=False) if is_parameter else copied
+    converted = deepcopy(model, tensors).eval()
     for parent in list(converted.modules()):
         for name, child in parent.named_children():
             if type(child) is SinusoidalPosition:
                 setattr(parent, name, SinusoidalTable(child, length=GPU_TABLE_LENGTH, dtype=torch.bfloat16))
-            if isinstance(child, TokenEmbedding) and child.scale != 1.0:
+            if isinstance(child, TokenEmbedding) and child.scale != 1.0 and child.weight.numel() <= MAX_SCALED_COPY:
                 setattr(parent, name, _scaled_embedding(child))
         if isinstance(parent, FeedForwardMixer) and parent.activation is F.relu:
             parent.widen, parent.activation = ReluLinear(parent.widen), ACTIVATIONS["identity"]  # W₁ x and ReLU

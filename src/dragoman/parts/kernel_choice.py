@@ -27,7 +27,8 @@ MAX_EXCESS = 0.5  # a kernel takes no further part if its shortest time exceeds 
 MAX_SECONDS = 0.25  # after which no further round of measurements begins; reached only on a busy machine
 TIME_TOLERANCE = 0.05  # two times are equal if they differ by less than this share
 EVICTING_BYTES = 16 << 20  # memory written before a measurement: more than the second-level caches of a few cores
-CHOICES_VERSION = "reproduced times, int8 first"  # in the file name: choices measured in another way are not read
+#: in the file name: choices that were measured in another way are not read
+CHOICES_VERSION = "reproduced times, int8 first, at most 2^24 weights"
 
 
 class KernelChoices:

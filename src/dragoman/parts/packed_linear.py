@@ -23,6 +23,7 @@ PACKED_ROWS = 160  # rows of x that MKL packs the weights for; any other number 
 FLOAT32_MARGIN = (
     0.25  # share by which float32 must be faster than int8: its weights take the place of others in the caches
 )
+MAX_MEASURED_WEIGHTS = 1 << 24  # of a matrix; 64 MiB in float32 are more than most caches, and quickly packed
 MAX_ROW_CLASS = 9  # classes of row counts: 1, 2–3, 4–7, … and from 256 on
 
 
@@ -162,11 +163,15 @@ class FastestProduct:
         counts. Without any kernel, the product is torch's own.
         """
         kernels = KERNELS[self.precision]
+        # outputs of a large matrix to measure with; not fewer than inputs, which int8 products treat in another way
+        num_outputs = max(self.columns, MAX_MEASURED_WEIGHTS // self.columns)
+        weight, bias = self.weight[:num_outputs], None if self.bias is None else self.bias[:num_outputs]
         shape = f"{self.precision} {'×'.join(map(str, self.weight.shape))} {row_class} {self.bias is not None}"
         choices = kernel_choices()
         name = choices.find(shape)
         if name not in kernels:  # None: not measured yet; a kernel of another version of this program is measured again
-            packed = {name: product for name in kernels if (product := self._pack(name)) is not None}
+            products = {name: try_to_pack(kernel, weight, bias) for name, kernel in kernels.items()}
+            packed = {name: product for name, product in products.items() if product is not None}
             if not packed:
                 return plain(self.weight, self.bias)
             # int8 kernels come first: float32 ones must be clearly faster, because their weights fill more of the
@@ -175,22 +180,18 @@ class FastestProduct:
             measured = fastest(packed, x, margin=margin)
             stored = choices.add(shape, measured)
             name = stored if stored in kernels else measured
-        return self._pack(name, keep=True) or plain(self.weight, self.bias)
-
-    def _pack(self, name: str, keep: bool = False) -> Product | None:
-        """Pack the weights for the kernel `name`; None if this machine does not have it.
-
-        With `keep`, the packed weights are kept for further calls; otherwise they were needed only for measuring.
-        """
-        if name not in self.packed:
-            try:
-                product = KERNELS[self.precision][name](self.weight, self.bias)
-            except (AttributeError, RuntimeError):  # this torch does not have the private operator, or its library
-                return None
-            if not keep:
-                return product
-            self.packed[name] = product
+        if name not in self.packed:  # another class of row counts may have the same kernel
+            product = try_to_pack(kernels[name], self.weight, self.bias)
+            self.packed[name] = product or plain(self.weight, self.bias)
         return self.packed[name]
+
+
+def try_to_pack(kernel: Pack, weight: Tensor, bias: Tensor | None) -> Product | None:
+    """Pack the weights for a kernel; None if this machine does not have it."""
+    try:
+        return kernel(weight, bias)
+    except (AttributeError, RuntimeError):  # this torch does not have the private operator, or its library
+        return None
 
 
 def pack(weight: Tensor, bias: Tensor | None, precision: str) -> Product:

@@ -30,7 +30,7 @@ def classify(run: Run, texts: Sequence[str]) -> list[Classification]:
     names = [run.target_tokenizer.decode([label]) for label in range(num_labels)]
     special = special_labels(run.target_tokenizer, num_labels)
     results: dict[int, Classification] = {}  # by index of the text, since batches are sorted by length
-    for batch, logits in batch_logits(run, run.model, [ids[:max_tokens] for ids in tokens]):
+    for batch, logits in batch_logits(run, run.full_precision_model, [ids[:max_tokens] for ids in tokens]):
         label_logits = logits[:, 0]  # B labels: at the first token
         label_logits[:, special] = -torch.inf  # special tokens are never predicted
         probabilities, labels = label_logits.softmax(-1).sort(descending=True, stable=True)  # B labels, best first

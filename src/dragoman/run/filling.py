@@ -100,7 +100,7 @@ def tag(run: Run, texts: Sequence[str]) -> list[TaggedSentence]:
     nonempty = [i for i, words in enumerate(sentences) if words]  # indices of the texts with words
     token_ids = [[token for word in word_tokens[i] for token in word][:max_tokens] for i in nonempty]
     special = special_labels(run.target_tokenizer, run.model.num_labels)
-    for batch, logits in batch_logits(run, run.model, token_ids):
+    for batch, logits in batch_logits(run, run.full_precision_model, token_ids):
         logits[..., special] = -torch.inf  # special tokens are never predicted
         batch_probabilities, batch_labels = logits.softmax(-1).max(-1)  # B T: of the best label
         for n, probabilities, labels in zip(batch, batch_probabilities.tolist(), batch_labels.tolist()):
@@ -194,9 +194,10 @@ def score_masked(run: Run, texts: Sequence[str]) -> list[ScoredText]:
 
 def _mask_predictor(run: Run) -> Model:
     """Return the model that predicts masked tokens: the run's model, or the generator of ELECTRA; UserError if none."""
-    if run.model.mask_predictor is None:
+    predictor = run.full_precision_model.mask_predictor
+    if predictor is None:
         raise run.usage_error("fill")
-    return run.model.mask_predictor
+    return predictor
 
 
 # ---- encoder–decoders

@@ -95,7 +95,9 @@ def _prediction_differences(run: Run, sources: list[list[int]], target_ids: list
     for batch in batch_by_length(lengths, run.config.search.batch_tokens):
         pairs = (*run.pad_batch([sources[i] for i in batch]), *run.pad_batch([target] * len(batch)))
         # without log p of EOS
-        scores[torch.from_numpy(batch)] = token_scores(run.model, *pairs)[:, : len(target_ids)].float().cpu()
+        scores[torch.from_numpy(batch)] = (
+            token_scores(run.full_precision_model, *pairs)[:, : len(target_ids)].float().cpu()
+        )
     return (scores[0] - scores[1:]).clamp_min(0).T
 
 

@@ -38,7 +38,9 @@ def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) ->
         source, source_lengths = run.pad_batch(source_ids)
         framed = [_frame_target(run, ids, has_source=sources is not None) for ids in target_ids]
         target, target_lengths = run.pad_batch(framed)
-        scores = token_scores(run.model, source, source_lengths, target, target_lengths).tolist()  # B T, 0 at padding
+        scores = token_scores(
+            run.full_precision_model, source, source_lengths, target, target_lengths
+        ).tolist()  # B T, 0 at padding
         # the first tokens, if they are forced (such as a language token), have probability 1
         num_forced = 0 if sources is None else len(run.framing.forced_bos)
         for i, ids, padded_scores in zip(indices, framed, scores):
@@ -120,7 +122,7 @@ def hypothesis_token_scores(
         framed = [[bos, *hypothesis.tokens, *([eos] if hypothesis.finished else [])] for hypothesis in batch]
         source_indices = torch.tensor(sources, device=source.device)
         pairs = (source[source_indices], source_lengths[source_indices], *run.pad_batch(framed))
-        by_model = torch.stack([token_scores(model, *pairs) for model in run.models])  # models B T
+        by_model = torch.stack([token_scores(model, *pairs) for model in run.full_precision_models])  # models B T
         averaged = (by_model.logsumexp(0) - math.log(len(by_model))).tolist()  # log of the mean probability
         for index, hypothesis, ids, padded_scores in zip(sources, batch, framed, averaged):
             scores = [0.0] * num_forced + padded_scores[num_forced : len(ids) - 1]  # BOS is not predicted
@@ -140,8 +142,9 @@ def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targ
     are the posterior probabilities of the alignments.
     """
     pairs = (source, source_lengths, *run.pad_batch([[run.framing.bos, *ids] for ids in targets]))
-    posterior = run.model.posterior_alignment(*pairs)  # None: the model has no explicit alignments
-    return cross_attention(run.model, *record_attention(run.model, *pairs)) if posterior is None else posterior
+    model = run.full_precision_model
+    posterior = model.posterior_alignment(*pairs)  # None: the model has no explicit alignments
+    return cross_attention(model, *record_attention(model, *pairs)) if posterior is None else posterior
 
 
 def attention(run: Run, source: Source, target: str | None) -> SentenceAttention:
@@ -155,7 +158,9 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
         target = run.translate([source], alignment=False)[0].text
     target_ids = _frame_target(run, encode_targets(run, [target])[0])
     pair = (*run.pad_batch([ids]), *run.pad_batch([target_ids[:-1]]))  # EOS is predicted, but not read
-    weights, copying = record_attention(run.model, *pair)  # copying: probabilities of copying each source token
+    weights, copying = record_attention(
+        run.full_precision_model, *pair
+    )  # copying: probabilities of copying each source token
     cross = cross_attention(run.model, weights, copying)
     if run.model.source_features is None:
         source_tokens, source_words = run.source_tokenizer.tokens(ids), TokenWordMap.from_ids(run.source_tokenizer, ids)
@@ -184,7 +189,7 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
     """
     if run.model.source_features is not None:
         raise UserError("logits() takes token ids, but this run reads feature vectors: call run.model directly")
-    pad = run.framing.pad
+    model, pad = run.full_precision_model, run.framing.pad
     if target_ids is None:
         if source_ids is None or run.model.can_generate:
             raise UserError(
@@ -193,7 +198,7 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
             )
         source_ids = source_ids.to(run.device)
         source, lengths, order = _move_padding_right(source_ids, source_ids != pad)
-        return _restore_padding(run.model(source, lengths), order)
+        return _restore_padding(model(source, lengths), order)
     target_ids = target_ids.to(run.device)
     if source_ids is None:  # empty sources, B 0, of length 0
         source, source_lengths = target_ids[:, :0], torch.zeros_like(target_ids[:, 0])
@@ -204,7 +209,7 @@ def logits(run: Run, source_ids: Tensor | None, target_ids: Tensor | None) -> Te
     if pad == run.framing.eos:  # padding cannot be told from EOS: all ids count as tokens
         is_token = torch.ones_like(is_token)
     target, target_lengths, order = _move_padding_right(target_ids, is_token)
-    return _restore_padding(run.model(source, source_lengths, target, target_lengths), order)
+    return _restore_padding(model(source, source_lengths, target, target_lengths), order)
 
 
 def _batches(

@@ -79,7 +79,8 @@ class Run:
         folder: the run folder, or the folder of an ensemble
         checkpoint_folders: the checkpoints of the model and of the ensemble members
         config: the resolved configuration
-        model, source_tokenizer, target_tokenizer: what the folder holds
+        model, source_tokenizer, target_tokenizer: what the folder holds; a model that is decoded in bfloat16 stays on
+            the CPU until `full_precision_model` is used
         model_framing: special tokens around source and target; of a multilingual model without language codes
         framing: special tokens for the language pair of the run (`language_pair`)
         checkpoint: name of the checkpoint that was loaded
@@ -120,7 +121,9 @@ class Run:
         self.ensemble_members: list[Model] = []
         self.shortlist: Shortlist | None = None  # probable translations of each source token; None: all tokens
         self.num_workers = 1  # processes that translate
-        self.engine_cache: dict[Any, SearchEngine] | None = None  # engines that are reused; None: a new one per search
+        # engines that are reused, with their CUDA graphs; None: a new one per search, as in training
+        on_gpu = self.inference_weights.device is not None and self.inference_weights.device.type == "cuda"
+        self.engine_cache: dict[Any, SearchEngine] | None = {} if on_gpu else None
         self.compile_steps = False  # whether decoding steps are compiled with torch.compile
         self._set_framing(framing)
         max_length = settings.search.max_source_length
@@ -150,8 +153,8 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
-        return next(self.model.parameters()).device
+        """The device of all computations."""
+        return self.inference_weights.device or next(self.model.parameters()).device
 
     @property
     def spec(self) -> ModelSpec:
@@ -285,6 +288,18 @@ class Run:
     def models(self) -> list[Model]:
         """The model and the other models of the ensemble, if there are any."""
         return [self.model, *self.ensemble_members]
+
+    @property
+    def full_precision_model(self) -> Model:
+        """The model on the device of the run, for exact computations such as scores and gradients."""
+        return self.full_precision_models[0]
+
+    @property
+    def full_precision_models(self) -> list[Model]:
+        """All models of the run (several in an ensemble) on its device, for exact computations."""
+        for model in self.models:
+            self.inference_weights.move(model)
+        return self.models
 
     @property
     def inference_models(self) -> list[Model]:
@@ -957,8 +972,6 @@ def load(
     path = folder / CHECKPOINT_DIR / checkpoint_name
     check_run_folder(folder, checkpoint_name)
     stored_weights = weight_source(folder, checkpoint_name, model, settings)
-    checkpoint.assign_weights(model.eval(), stored_weights, path, torch_device)
+    checkpoint.assign_weights(model.eval(), stored_weights, path, inference_weights.loading_device)
     framing, name = run_folder.read_framing(folder), resolve_link(path).resolve().name  # `best` is a link to a name
-    run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)
-    run.engine_cache = {} if run.device.type == "cuda" else None  # keeps the CUDA graphs of searches
-    return run
+    return Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)

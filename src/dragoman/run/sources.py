@@ -222,7 +222,7 @@ def detect_languages(run: Run, sources: Sequence[NDArray[Any]]) -> list[str]:
         source, lengths = run.pad_batch([sources[n] for n in batch])
         bos = torch.full_like(lengths[:, None], run.model_framing.bos)  # B 1
         # B languages: logits of the language codes after BOS, the only target token (lengths of 1)
-        logits = run.model(source, lengths, bos, torch.ones_like(lengths))[:, 0, ids]
+        logits = run.full_precision_model(source, lengths, bos, torch.ones_like(lengths))[:, 0, ids]
         for n, best in zip(batch, logits.argmax(-1).tolist()):
             results[n] = names[best]
     return results

@@ -212,9 +212,9 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: InferenceP
         source = target = cast(Tokenizer, NoTokenizer(str(missing)))
     torch_device = select_device(device or "auto")
     model = unallocated_model(checkpoint.spec).eval()
-    checkpoints.assign_weights(model, checkpoint.weights, folder, torch_device)
-    settings = _run_config(checkpoint, shared_vocabulary=source is target)
     inference_weights = InferenceWeights(weights, torch_device)
+    checkpoints.assign_weights(model, checkpoint.weights, folder, inference_weights.loading_device)
+    settings = _run_config(checkpoint, shared_vocabulary=source is target)
     name = checkpoint.architecture  # in place of a name such as "best" of a checkpoint in a run folder
     return Run(folder, settings, model, source, target, checkpoint.framing, name, inference_weights)
 
