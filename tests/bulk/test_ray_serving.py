@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -202,3 +203,30 @@ def test_another_run_is_served_below_its_own_path(
     path = "/" + json.loads(body)["translatedFileUrl"].split("/", 3)[3]
     assert path.startswith("/other/")
     assert fetch(path)[0] == 200
+
+
+def test_replicas_are_added_while_requests_wait(fetch: Fetch, build: ServiceBuilder, nodes: Nodes) -> None:
+    options = ReplicaOptions(min_replicas=1, max_replicas=2, target_requests=1, cpus=0.2)
+    deploy("growing", build, "1", ServerOptions(), options, address=nodes.address, port=0, route_prefix="/growing")
+    replica = "ray::ServeReplica:growing:growing run"
+    assert len(ray_processes(replica)) == 1
+    statuses, stop = set[int](), threading.Event()
+
+    def translate(client: int) -> None:
+        for number in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
+            text = f"The dog number {number} sleeps near the house {client}."
+            statuses.add(fetch("/growing/translate", {"q": [text] * 20, "source": "en", "target": "de"})[0])
+
+    clients = [threading.Thread(target=translate, args=(number,)) for number in range(8)]
+    for client in clients:
+        client.start()
+    limit = time.monotonic() + 120  # Ray adds replicas when requests have waited for about 30 seconds
+    while len(ray_processes(replica)) < 2 and time.monotonic() < limit:
+        time.sleep(0.5)
+    found = len(ray_processes(replica))
+    time.sleep(5)  # the new replica answers, too
+    stop.set()
+    for client in clients:
+        client.join()
+    assert found == 2
+    assert statuses == {200}
