@@ -1,13 +1,16 @@
 """Jobs over many files: overhead of Ray, and a calculator of time and cost.
 
     python benchmarks/cluster.py measure RUN --lines 200000 --rounds 3
+    python benchmarks/cluster.py measure RUN --lines 400000 --rounds 2 --device cuda
     python benchmarks/cluster.py blocks --blocks 10000
     python benchmarks/cluster.py project --lines-per-second 40 --sentences 1e10 --nodes 100 --workers-per-node 8 \\
         --price 12.5 --block-seconds 0.01
 
 `measure` translates LINES short lines with two local processes and with two Ray workers, in turns, and prints the ratio
-of their speeds; starting up counts, and is also shown. `blocks` maps empty blocks, and prints seconds per block: what
-the driver needs to schedule one. `project` computes hours, cost and bottleneck of a large job from such figures.
+of their speeds; starting up counts, and is also shown. On a GPU, which the workers share, it also prints how busy the
+GPU is between the first and the last block (the share of time with a kernel running, from nvidia-smi). `blocks` maps
+empty blocks, and prints seconds per block: what the driver needs to schedule one. `project` computes hours, cost and
+bottleneck of a large job from such figures.
 
 All servers of Ray listen on the loopback address, with an object store of 200 MB.
 """
@@ -17,12 +20,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, median
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported: listen on the loopback address only
 
@@ -41,12 +46,12 @@ OBJECT_STORE_BYTES = 200_000_000
 
 
 @contextmanager
-def local_cluster(cpus: int) -> Iterator[None]:
+def local_cluster(cpus: int, gpus: int = 0) -> Iterator[None]:
     """Start a Ray cluster of one node, and end it."""
     import ray
 
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray.init("local", num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, **options)
+    ray.init("local", num_cpus=cpus, num_gpus=gpus, object_store_memory=OBJECT_STORE_BYTES, **options)
     try:
         yield
     finally:
@@ -67,17 +72,39 @@ def process_nothing(rows: Rows, first_index: int) -> list[RowResult]:
     return [RowResult(("",))] * len(rows)
 
 
-def timed(job: BulkJob, executor: Executor) -> tuple[float, float]:
-    """Run a job from the beginning; return all seconds, and those until the first block was complete."""
-    begin, first = time.perf_counter(), 0.0
+@dataclass
+class Timing:
+    """How long a job takes, from the beginning.
+
+    Attributes:
+        seconds: all of them, and `first` those until the first block was complete.
+        busy: samples of the share of time in which the GPU was busy after it, in percent; empty without a GPU.
+    """
+
+    seconds: float = 0.0
+    first: float = 0.0
+    busy: list[float] = field(default_factory=list)
+
+
+def timed(job: BulkJob, executor: Executor, watch_gpu: bool = False) -> Timing:
+    """Run a job from the beginning, and return how long it took."""
+    timing, begin = Timing(), time.perf_counter()
+    watcher: subprocess.Popen[str] | None = None
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200"]
     for state in job.run(executor, overwrite=True):
-        if state.blocks and not first:
-            first = time.perf_counter() - begin
-    return time.perf_counter() - begin, first
+        if state.blocks and not timing.first:
+            timing.first = time.perf_counter() - begin
+            watcher = subprocess.Popen(query, stdout=subprocess.PIPE, text=True) if watch_gpu else None
+    timing.seconds = time.perf_counter() - begin
+    if watcher is not None:
+        watcher.terminate()
+        timing.busy = [float(line) for line in watcher.communicate()[0].splitlines() if line.strip().isdigit()]
+    return timing
 
 
 def measure(arguments: argparse.Namespace) -> None:
     """Compare the speed of local processes and Ray workers."""
+    gpus = int(arguments.device == "cuda")
     run = dragoman.load(arguments.run, device="cpu")
     sentences = [run.decode_source(row) for row in _validation_sources(run.folder)]
     sentences = sorted(sentences, key=len)[: max(1, len(sentences) // 2)]  # short ones
@@ -87,22 +114,31 @@ def measure(arguments: argparse.Namespace) -> None:
         text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         options = {"search": search_to_dict(run.beam_config(1))}
         open_run = RunRows(
-            LoadRun(Path(arguments.run).resolve(), ModelOptions(device="cpu").load),
+            LoadRun(Path(arguments.run).resolve(), ModelOptions(device=arguments.device).load),
             RowTask(translate_rows, {"translation": str}, options),
         )
-        speeds: dict[str, list[float]] = {"local": [], "ray": []}
-        with local_cluster(WORKERS):
+        executors: dict[str, Executor] = {
+            "local": LocalExecutor(WORKERS),
+            "ray": RayExecutor(num_actors=WORKERS, gpus_per_actor=gpus / WORKERS),
+        }
+        speeds: dict[str, list[float]] = {name: [] for name in executors}
+        busy: dict[str, list[float]] = {name: [] for name in executors}
+        with local_cluster(WORKERS, gpus):
             for _ in range(arguments.rounds):
-                for name, executor in (("local", LocalExecutor(WORKERS)), ("ray", RayExecutor(num_actors=WORKERS))):
+                for name, executor in executors.items():
                     job = BulkJob([str(text)], f"{folder}/{name}", open_run, {}, block_bytes=arguments.block_kib << 10)
-                    seconds, first = timed(job, executor)
-                    speeds[name].append(arguments.lines / seconds)
-                    print(
-                        f"{name}: {arguments.lines / seconds:,.0f} lines/s, first block after {first:.1f} s", flush=True
-                    )
+                    timing = timed(job, executor, watch_gpu=bool(gpus))
+                    speed = arguments.lines / timing.seconds
+                    speeds[name].append(speed)
+                    busy[name] += timing.busy
+                    print(f"{name}: {speed:,.0f} lines/s, first block after {timing.first:.1f} s", end="")
+                    print(f", GPU busy {fmean(timing.busy):.1f} %" if timing.busy else "", flush=True)
         outputs = [(Path(folder) / name / "in.txt").read_bytes() for name in speeds]
     best = {name: max(values) for name, values in speeds.items()}
-    print(f"ray / local: {best['ray'] / best['local']:.3f} (best of {arguments.rounds} each)")
+    ratio = median(ray / local for ray, local in zip(speeds["ray"], speeds["local"]))
+    print(f"ray / local: {ratio:.3f} (median of {arguments.rounds} rounds), {best['ray'] / best['local']:.3f} (best)")
+    if gpus:
+        print(f"GPU busy, ray / local: {fmean(busy['ray']) / fmean(busy['local']):.3f}")
     print(f"outputs are {'equal' if outputs[0] == outputs[1] else 'DIFFERENT'}")
 
 
@@ -124,10 +160,10 @@ def blocks(arguments: argparse.Namespace) -> None:
         with local_cluster(WORKERS):
             for name, executor in executors.items():
                 job = BulkJob([str(folder / "in.txt")], str(folder / "out"), Nothing(), {}, block_bytes=1)
-                seconds, first = timed(job, executor)
-                per_block = (seconds - first) / arguments.blocks
-                print(f"{name}: {arguments.blocks:,} empty blocks in {seconds:.1f} s", flush=True)
-                print(f"  first block after {first:.1f} s, then {1000 * per_block:.2f} ms per block", flush=True)
+                timing = timed(job, executor)
+                per_block = (timing.seconds - timing.first) / arguments.blocks
+                print(f"{name}: {arguments.blocks:,} empty blocks in {timing.seconds:.1f} s", flush=True)
+                print(f"  first block after {timing.first:.1f} s, then {1000 * per_block:.2f} ms per block", flush=True)
     finally:
         shutil.rmtree(folder)
 
@@ -193,6 +229,7 @@ def main() -> None:
     command.add_argument("--lines", type=int, default=200_000)
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--block-kib", type=int, default=256)
+    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     command = commands.add_parser("blocks")
     command.add_argument("--blocks", type=int, default=10_000)
     command = commands.add_parser("project")

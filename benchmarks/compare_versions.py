@@ -6,7 +6,8 @@
 
 Each version is a folder with `src` and `benchmarks`. Its own benchmarks/training.py and benchmarks/decoding.py run with
 the same options, the versions in turns, so that other load on the machine affects both. A ratio above 1 means that the
-second version is faster; it is the median over the turns, followed by the smallest and the largest ratio.
+second version is faster; it is the median over the turns, followed by the smallest and the largest ratio. Two processes
+of the same version may differ by 10 % in decoding on a GPU: six turns (`--turns 6`) tell versions apart.
 """
 
 from __future__ import annotations

@@ -22,17 +22,14 @@ of the earlier ones as `--done` continues. A job is only started if it would pro
 longest job of the same process tells. Several processes share a GPU well with NVIDIA's MPS:
 
     nvidia-cuda-mps-control -d
-    RUN="python benchmarks/default_settings.py DATA --done done/*.jsonl --device cuda --parallel 14"
-    RUN="$RUN --test --minutes 9.3"
-    $RUN --corpora multi30k,g2p-medium --seeds 1,2,3 --output $OUT/a.jsonl
-    $RUN --corpora cogs,cmudict,tatoeba,debian,scan --output $OUT/b.jsonl
-    $RUN --corpora ud-ewt,g2p-low --seeds 1,2,3 --output $OUT/c.jsonl
+    RUN="python benchmarks/default_settings.py DATA --done done/*.jsonl --device cuda --test --minutes 9.3"
+    $RUN --parallel 13 --corpora g2p-medium --seeds 1,2,3 --output $OUT/a.jsonl
+    $RUN --parallel 3 --corpora multi30k,cmudict,tatoeba --output $OUT/b.jsonl
+    $RUN --parallel 2 --corpora cogs,debian,scan --output $OUT/c.jsonl
 
-On an H200 nine minutes are enough for about 28 trainings of the size of 8,000 pronunciations, 14 at a time (20 s each).
-Since then `hard-monotonic` has had 1.2 times the computation (R-Drop, fewer steps) and Multi30k twice the steps. So the
-36 runs of the first line take about 16 minutes, two calls; the second line has long jobs first and needs one call if
-COGS (24,155 pairs, 27,000 decoded sentences) ends within it. Twenty configurations and their halving cost six to seven
-complete trainings:
+On an H200, 20 trainings of 8,000 pronunciations take 200 s, 13 at a time. Large jobs (COGS, CMUdict, Multi30k, Tatoeba,
+Debian) should not run beside small ones, which they slow down twenty times: first all small ones together, then one to
+three large ones at a time. Twenty configurations and their halving cost six to seven complete trainings:
 
     dragoman sweep /tmp/kor --source kor_train.tsv --valid-source kor_dev.tsv --random 20 --parallel 14 \
         --set system.name=hard-monotonic,transformer --set system.size=tiny,small \
