@@ -23,6 +23,8 @@ from dragoman.serving import ApiKeys, LanguagePair, Service, ServiceLimits
 from dragoman.text.language_codes import LanguageCodes
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
+NUM_LINK_COLORS = """new Set([...document.querySelectorAll('.links path')].map(
+  (link) => getComputedStyle(link).stroke)).size"""
 
 
 def weight(word: Any) -> float:
@@ -164,8 +166,7 @@ def test_head_selection(show: Opening) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     sync_api.expect(page.locator("figcaption h3").first).to_have_text("Cross-attention layer 2, heads 1, 2")
-    strokes = page.locator(".links path").evaluate_all("all => all.map((one) => getComputedStyle(one).stroke)")
-    assert len(set(strokes)) == 2
+    page.wait_for_function(f"{NUM_LINK_COLORS} === 2")  # links are drawn when the layout is known
     page.get_by_role("button", name="within the source").click()
     sync_api.expect(page.locator("figcaption h3").first).to_have_text("Encoder, all layers, all heads")
     sync_api.expect(page.locator(".line").nth(1).locator(".word").first).to_have_text("The")
@@ -337,7 +338,7 @@ def test_links_between_words_stay_when_lines_wrap(show: Opening) -> None:
     assert sideways(page) <= 0
     page.set_viewport_size({"width": 1440, "height": 900})
     sync_api.expect(page.locator(".stage.columns")).to_have_count(0)
-    assert page.locator(".links path").count() > 0
+    page.locator(".stage .links path").first.wait_for(state="attached")
     page.set_viewport_size({"width": 700, "height": 900})
     page.locator("#source").fill("The old man reads the book and the old dog.")
     page.locator(".stage.columns .links path").first.wait_for(state="attached")

@@ -141,10 +141,12 @@ function linkedWords(panel, kind, rows, columns, weights, colored, { word, onPin
     html("span", { class: "name keys-name" }, LINE_NAMES[kind][1]), keys, lines, html("span", { class: "name queries-name" }, LINE_NAMES[kind][0]), queries, status);
   const wordElement = (id) => element.querySelector(`[data-word="${id}"]`);
   let pinned = word;
+  let current = word; // the highlighted word: the pinned one, or that under the pointer
   let notify = () => {};
 
   /** Highlight a word by its id (q3 for a query, k3 for a key), or none. */
   function highlight(id) {
+    current = id;
     const highlighted = id && wordElement(id);
     const [axis, index] = highlighted ? [id[0], Number(id.slice(1))] : ["", -1];
     element.dataset.axis = axis;
@@ -200,7 +202,7 @@ function linkedWords(panel, kind, rows, columns, weights, colored, { word, onPin
     if (!element.isConnected) return;
     if (element.clientWidth !== arrangedWidth) arrange();
     arrangedWidth = element.clientWidth;
-    highlight(pinned);
+    highlight(current);
   }).observe(element);
   return { element, highlight: (id) => highlight(id ?? pinned), onHighlight: (listener) => { notify = listener; } };
 }
