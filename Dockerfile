@@ -24,14 +24,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt '.[serve,sentencepiece,parquet,zstd,media,plots]'
 
 FROM python:${PYTHON_VERSION}-slim
-ARG DEVICE=cpu
-# Triton compiles the launchers of its kernels with a C compiler.
+# A C compiler, for the launchers of Triton's kernels on a GPU, and for kernels on a CPU.
 # hadolint ignore=DL3008
-RUN if [ "$DEVICE" = cuda ]; then \
-        apt-get update \
-        && apt-get install --yes --no-install-recommends gcc libc6-dev \
-        && rm -rf /var/lib/apt/lists/*; \
-    fi \
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 1000 --create-home dragoman \
     && install --directory --owner dragoman /data /state
 COPY --from=environment /opt/dragoman /opt/dragoman

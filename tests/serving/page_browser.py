@@ -116,7 +116,7 @@ def browser() -> Iterator[Any]:
         pytest.skip("the page is tested in Chromium, which is not installed")
     sync_api.expect.set_options(timeout=PATIENCE)
     with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"], timeout=PATIENCE)
         yield opened
         opened.close()
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dragoman.errors import unknown_name
 from dragoman.parts.attention import CrossAttentionMixer, SelfAttentionMixer
 from dragoman.parts.attention_function import additive_mask, cached_keys, matmul_attention
+from dragoman.parts.compiled_steps import CompiledHeads, CompiledStep, attention_fields, head_norms
 from dragoman.parts.copying import CopyingOutput
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
@@ -74,12 +75,9 @@ class PackedLinear(nn.Module):
     """y = x Wᵀ + b."""
 
     def __init__(self, layer: nn.Linear, product: Product, precision: str) -> None:
-        """Compute `layer` by `product`, x → x Wᵀ + b with packed weights.
-
-        The `precision` of these weights is not needed here; other packed layers have to pack weights anew in it.
-        """
+        """Compute `layer` by `product`, x → x Wᵀ + b with weights packed in `precision`, "float32" or "int8"."""
         super().__init__()
-        self.weight, self.bias, self.product = layer.weight, layer.bias, product
+        self.weight, self.bias, self.product, self.precision = layer.weight, layer.bias, product, precision
 
     def forward(self, x: Tensor) -> Tensor:
         """x Wᵀ + b: … inputs → … outputs."""
@@ -127,8 +125,26 @@ class InferenceResidual(ResidualMixer):
         # whether the output of the body is a new tensor, to which x can be added in place
         self.in_place = isinstance(part.body, SelfAttentionMixer | CrossAttentionMixer | FeedForwardMixer)
 
+    @cached_property
+    def step(self) -> CompiledStep | None:
+        """This residual connection, its norms and the layer in it as one compiled function, if there is one."""
+        if not isinstance(self.body, InferenceSelfAttention | InferenceCrossAttention | InferenceFeedForward):
+            return None
+        return self.body.compiled_step(self.before, self.after)
+
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """x, B T D → after(x + body(before(x))), B T D; `before` and `after` are norms or identities.
+
+        A decoding step of one token per row is one compiled function, where that is faster.
+        """
+        if state is not None and x.shape[1] == 1 and self.step is not None:
+            output = self.step(x, context, state, lambda: self.apply_modules(x, context, state).output)
+            if output is not None:
+                return MixerOutput(output, state)
+        return self.apply_modules(x, context, state)
+
+    def apply_modules(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        """x, B T D → after(x + body(before(x))), B T D, by the modules.
 
         Methods `forward` are called directly, which is faster than through nn.Module.__call__ and its hooks. With
         `in_place`, x is added to the output of the body without creating a new tensor.
@@ -225,6 +241,38 @@ class InferenceSelfAttention(SelfAttentionMixer):
         self.has_fast_path = (
             part.visibility.causal and not has_biases and knows_positions and knows_norms and not part.rotary_values
         )
+        self.heads_step = CompiledHeads.create("self_attention_core", self) if self.has_fast_path else None
+
+    def compiled_step(self, before: nn.Module, after: nn.Module) -> CompiledStep | None:
+        """Return this layer with its residual connection and norms as one compiled function, if there is one."""
+        if not self.has_fast_path:
+            return None
+        norms = {"before": before, "after": after, **head_norms(self)}
+        products = {"project": self.project, "output": self.output}
+        return CompiledStep.create("self_attention_step", self, norms, products)
+
+    def step_fields(self) -> dict[str, float | None]:
+        """Return the sizes of the layer for the compiled kernels, and the table of its rotations."""
+        return attention_fields(self, self.rotations)
+
+    def step_arguments(self, rows: int, context: Context, state: State) -> tuple[int | None, ...] | None:
+        """Return the arguments of the compiled functions that differ from call to call; None if they do not suffice."""
+        keys, values = state["key"], state["value"]
+        layout, ancestors, shared = context.layout, context.ancestors, context.shared_position
+        positions, encoded_positions, length = layout.positions, layout.encoded_positions, keys.shape[1]
+        if shared is not None and (shared.has_score_bias or shared.has_value_bias):
+            return None
+        if self.rotations is not None and not 0 < (layout.num_positions or 0) <= self.rotations.shape[0]:
+            return None
+        tensors = (positions, encoded_positions, keys, values)
+        if not all(map(Tensor.is_contiguous, tensors)) or keys.dtype != torch.float32:
+            return None
+        pointers = (*map(Tensor.data_ptr, tensors), length)
+        if ancestors is None:
+            return 1, None, *pointers
+        if ancestors.shape[2] != length or not ancestors.is_contiguous():
+            return None
+        return ancestors.shape[1], ancestors.data_ptr(), *pointers
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         """One token per row on a CPU: x, R 1 D → R 1 D, attending to the key–value caches (`state`).
@@ -237,6 +285,8 @@ class InferenceSelfAttention(SelfAttentionMixer):
         is_fast = self.has_fast_path and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
         if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not is_fast:
             return super().forward(x, context, state)
+        if self.heads_step is not None and (y := self.heads_step(self.project(x), context, state)) is not None:
+            return MixerOutput(self.output(y), state)
         keys, values = state["key"], state["value"]
         cached, mask = self.step_masks(x, context, length=keys.shape[1])  # `cached.rows` (R 1): where to write
         batch = len(cached.keys.positions)  # B; without a beam R
@@ -293,6 +343,29 @@ class InferenceCrossAttention(CrossAttentionMixer):
     def __init__(self, part: CrossAttentionMixer) -> None:
         """Share the modules of `part`, the original layer."""
         _copy_attributes(self, part)
+        self.heads_step = CompiledHeads.create("cross_attention_core", self)
+
+    def compiled_step(self, before: nn.Module, after: nn.Module) -> CompiledStep | None:
+        """Return this layer with its residual connection and norms as one compiled function, if there is one."""
+        norms = {"before": before, "after": after, **head_norms(self)}
+        products = {"project": self.query, "output": self.output}
+        return CompiledStep.create("cross_attention_step", self, norms, products)
+
+    def step_fields(self) -> dict[str, float | None]:
+        """Return the sizes of the layer for the compiled kernels."""
+        return attention_fields(self, rotations=None)
+
+    def step_arguments(self, rows: int, context: Context, state: State) -> tuple[int | None, ...] | None:
+        """Return the arguments of the compiled functions that differ from call to call; None if they do not suffice."""
+        projections = context.encoded_source.projections.get(self.path)
+        if projections is None:  # those that are computed now would be gone when the function reads them
+            return None
+        key, value, mask = projections["key"], projections["value"], projections.get("mask")
+        is_arranged = key.transpose(-1, -2).is_contiguous() and value.is_contiguous()  # by `matmul_layout`
+        if not is_arranged or key.dtype != torch.float32:
+            return None
+        pointers = key.data_ptr(), value.data_ptr(), None if mask is None else mask.data_ptr()
+        return rows // key.shape[0], *pointers, key.shape[2]
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         """Project the encoder's output to keys and values, and add the mask of its padding, B 1 1 S, for all steps."""
@@ -312,11 +385,38 @@ class InferenceCrossAttention(CrossAttentionMixer):
         is_transposed = key.stride(-2) == 1  # `project_memory` does so on a CPU in inference
         if context.recorder is not None or not is_transposed:
             return super().forward(x, context, state)
+        if self.heads_step is not None and x.shape[1] == 1:
+            heads = self.heads_step(self.query(x), context, state)
+            if heads is not None:
+                return MixerOutput(self.output(heads), state)
         query = self.query_norm(self.query(x).view(len(key), -1, self.heads, self.width)).transpose(1, 2)  # B H K·T E
         y = matmul_attention(query, key, value, mask=projections.get("mask"), scale=self.scale)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)
 
     __call__ = forward
+
+
+class InferenceFeedForward(FeedForwardMixer):
+    """Decoding steps of the feed-forward network by one compiled function."""
+
+    def __init__(self, part: FeedForwardMixer) -> None:
+        """Share the modules of `part`, the original layer."""
+        _copy_attributes(self, part)
+
+    def compiled_step(self, before: nn.Module, after: nn.Module) -> CompiledStep | None:
+        """Return this layer with its residual connection and norms as one compiled function, if there is one."""
+        products = {"widen": self.widen, "narrow": self.narrow} | ({} if self.gate is None else {"gate": self.gate})
+        return CompiledStep.create("feed_forward_step", self, {"before": before, "after": after}, products)
+
+    def step_fields(self) -> dict[str, float | None]:
+        """Return the number of the activation function in the compiled kernels."""
+        return {"activation": list(ACTIVATIONS).index(self.activation_name)}
+
+    def step_arguments(self, rows: int, context: Context, state: State) -> tuple[int | None, ...]:
+        """Return no arguments: the compiled function needs only the input."""
+        return ()
+
+    __call__ = FeedForwardMixer.forward
 
 
 def rotation_table(position: RotaryPosition) -> Tensor:
@@ -338,6 +438,7 @@ INFERENCE_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
     SinusoidalPosition: partial(SinusoidalTable, length=CPU_TABLE_LENGTH),
     LayerNormModule: InferenceLayerNorm,
     RMSNormModule: InferenceRMSNorm,
+    FeedForwardMixer: InferenceFeedForward,
     SelfAttentionMixer: InferenceSelfAttention,
     CrossAttentionMixer: InferenceCrossAttention,
     Dropout: InferenceIdentity,

@@ -7,10 +7,8 @@ in a file: all processes of a machine, now and later, compute the same numbers.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,6 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dragoman.parts.machine_cache import machine_file
+
 Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
 
 MIN_ROUNDS_OF_ALL, MIN_ROUNDS = 2, 5  # rounds of measurements for all kernels, and for those that may be the fastest
@@ -28,7 +28,7 @@ MAX_SECONDS = 0.25  # after which no further round of measurements begins; reach
 TIME_TOLERANCE = 0.05  # two times are equal if they differ by less than this share
 EVICTING_BYTES = 16 << 20  # memory written before a measurement: more than the second-level caches of a few cores
 #: in the file name: choices that were measured in another way are not read
-CHOICES_VERSION = "reproduced times, int8 first, at most 2^24 weights"
+CHOICES_VERSION = "reproduced times, int8 first, at most 2^24 weights, compiled steps"
 
 
 class KernelChoices:
@@ -78,31 +78,13 @@ class KernelChoices:
 
 def kernel_choices() -> KernelChoices:
     """Return the stored choices of the fastest kernels for this processor, version of torch and number of threads."""
-    # os.path, unlike pathlib, does not fail for a user without a home: the file is then not written
-    folder = os.environ.get("XDG_CACHE_HOME", "") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return _choices_for(torch.get_num_threads(), folder)
+    return _choices_in(machine_file(f"{torch.get_num_threads()}.jsonl", CHOICES_VERSION, torch.__version__))
 
 
 @cache
-def _choices_for(threads: int, cache_folder: str) -> KernelChoices:
-    """Return the choices of kernels for this machine and a number of threads, kept in a file of `cache_folder`.
-
-    The name of the file is a hash of what the speed of a kernel depends on: processor, version of torch and threads.
-    """
-    machine = [
-        CHOICES_VERSION,
-        torch.__version__,
-        torch.backends.cpu.get_cpu_capability(),
-        platform.machine(),
-        str(threads),
-    ]
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        machine += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    if not Path(cache_folder).is_absolute():  # such as "~/.cache", because the user has no home
-        return KernelChoices(Path(os.devnull) / "kernels")  # a path that cannot be written
-    digest = hashlib.sha256("\n".join(machine).encode()).hexdigest()[:16]
-    return KernelChoices(Path(cache_folder) / "dragoman" / "kernels" / f"{digest}.jsonl")
+def _choices_in(path: Path | None) -> KernelChoices:
+    """Return the choices of a file; None: those of this process, in a path that cannot be written."""
+    return KernelChoices(path or Path(os.devnull) / "kernels")
 
 
 def fastest(kernels: Mapping[str, Product], x: Tensor, margin: float = TIME_TOLERANCE) -> str:

@@ -6,6 +6,7 @@ the product itself. Which kernel is fastest is measured (`kernel_choice.py`). Pa
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.parts import cpu_kernels
 from dragoman.parts.kernel_choice import TIME_TOLERANCE, Product, fastest, kernel_choices
 
 Pack = Callable[[Tensor, Tensor | None], Product]  # weight, bias → product
@@ -56,6 +58,25 @@ def _onednn(weight: Tensor, bias: Tensor | None) -> Product:
     """Return x → x Wᵀ + b with W packed by oneDNN, without an activation after it ("none")."""
     packed, multiply = torch.ops.mkldnn._reorder_linear_weight(weight), torch.ops.mkldnn._linear_pointwise.default
     return lambda x: multiply(x, packed, bias, "none", [], "")  # activation, its scalars and its algorithm
+
+
+def _compiled(weight: Tensor, bias: Tensor | None) -> Product:
+    """Return x → x Wᵀ + b by the kernels that are compiled on this machine, which are for few rows."""
+    functions = cpu_kernels.library()
+    if functions is None or not cpu_kernels.can_read(weight, *(() if bias is None else (bias,))):
+        raise RuntimeError("there are no compiled kernels")  # as torch does where it has no kernel
+    packed, (outputs, inputs) = cpu_kernels.pack_weight(functions, weight), weight.shape
+    struct = ctypes.byref(cpu_kernels.linear_struct(packed, bias, outputs))
+
+    def product(x: Tensor) -> Tensor:
+        """x Wᵀ + b: … inputs → … outputs."""
+        x = x.contiguous()
+        y = x.new_empty((*x.shape[:-1], outputs))
+        functions.linear_step(struct, x.data_ptr(), y.data_ptr(), x.numel() // inputs, torch.get_num_threads())
+        return y
+
+    product.packed = packed  # type: ignore[attr-defined]  # which the struct points into
+    return product
 
 
 def _int8(weight: Tensor, bias: Tensor | None, engine: str) -> Product:
@@ -116,7 +137,13 @@ def _int8_engines() -> list[str]:
     return [name for name in ("x86", "onednn") if name in supported] or [name for name in supported if name != "none"]
 
 
-_FLOAT32_KERNELS: dict[str, Pack] = {"plain": plain, "transposed": _transposed, "mkl": _mkl, "onednn": _onednn}
+_FLOAT32_KERNELS: dict[str, Pack] = {
+    "plain": plain,
+    "transposed": _transposed,
+    "mkl": _mkl,
+    "onednn": _onednn,
+    "compiled": _compiled,
+}
 
 #: kernels by the precision of the weights; the first of equally fast ones is used
 KERNELS: dict[str, dict[str, Pack]] = {

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.parts.precision import at_least_float32
-from dragoman.search.engine import Strategy, gather_rows, write_tokens
+from dragoman.search import compiled_steps
+from dragoman.search.engine import SpecialTokens, Strategy, gather_rows, write_tokens
 from dragoman.search.search_state import Hypothesis, HypothesisBuffer, SearchState, StrategyState
 from dragoman.search.topk import first_true, topk, topk_continuations
 
 if TYPE_CHECKING:
     from dragoman.search.configs import Beam
+
+STOPPING_RULES = ("never", True, False, "steps")  # in the order of the compiled kernel
 
 
 @dataclass(kw_only=True)
@@ -45,6 +48,7 @@ class BeamSearch(Strategy):
         """
         self.config, self.eos, self.rows_per_source = config, eos, config.size
         self.needs_attention = config.coverage_penalty > 0
+        self.divisors = torch.empty(0)  # of hypotheses with 0, 1, … tokens; computed when needed
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
         """Return the state of new sources: initial scores, and buffers for hypotheses of at most `max_length` tokens.
@@ -102,6 +106,26 @@ class BeamSearch(Strategy):
         beam = self._add_finished(state, beam, finished_scores, parents[:, :width])
         live = first_true(~is_eos, width)  # B K: indices of the best K continuations that do not end
         return self._continue(state, beam, scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live))
+
+    def fused_step(
+        self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor
+    ) -> tuple[bool, Tensor | None]:
+        """Continue the best hypotheses with one kernel that updates `state` in place, on a CPU.
+
+        Logits are B K V, for K hypotheses of each source. `suppressed` (N) are the ids of tokens that are never
+        generated, `special_tokens` has the id of EOS and the number of tokens (`min_length`) before which EOS is not
+        generated. The kernel knows no coverage penalty, and no strategies that are derived from this one. Returns
+        whether it was used (if not, nothing has changed), and the hypotheses that are continued, B K.
+        """
+        if type(self) is not BeamSearch or self.needs_attention or logits.is_cuda:
+            return False, None
+        max_length = state.output_tokens.shape[2]
+        if len(self.divisors) < max_length + 2:
+            self.divisors = self.config.length_divisor(torch.arange(max_length + 2)).float()
+        rule = STOPPING_RULES.index(self.config.stopping_rule)
+        numbers = (self.divisors, rule, self.config.n_best, self.config.length_penalty > 0)
+        parents = compiled_steps.beam_step(logits, suppressed, special_tokens, state, *numbers)
+        return parents is not None, parents
 
     def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:
         """Add this step's attention weights (B K S) to their sum in the beam's state, and return the new state.

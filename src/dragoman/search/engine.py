@@ -85,13 +85,15 @@ class Strategy:
         """
         raise NotImplementedError
 
-    def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
-        """Try to select and append the next tokens, and update scores and `done`, in place with one GPU kernel.
+    def fused_step(
+        self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor
+    ) -> tuple[bool, Tensor | None]:
+        """Try to select and append the next tokens, and update scores and `done`, in place with one kernel.
 
         `logits` (B K V) are those of the next tokens, `suppressed` (N) the ids of tokens that are never generated.
-        Returns True if a kernel has updated `state`; False, with nothing changed, if this strategy or device has none.
+        Returns whether a kernel has updated `state` (if not, nothing has changed), and the parents, as `select` does.
         """
-        return False
+        return False, None
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
         """Return the hypotheses of each source, best first, when its search has ended."""
@@ -431,11 +433,12 @@ class SearchEngine:
             if recorder is not None:
                 attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         logits = average_probabilities(all_logits)  # B K V
+        is_done, parents = False, None
         if self.can_fuse:  # there are neither logits processors nor forced tokens, which no kernel supports
-            fused, suppressed = replace(state, decoders=decoders), self._suppressed_tokens(logits.device)
-            if self.strategy.fused_step(fused, logits, self.special_tokens, suppressed):
-                return fused  # one kernel has selected the tokens and updated the state in place
-        state, parents = self._select(state, logits, log_sum_exp(logits), attention)  # a new state
+            state, suppressed = replace(state, decoders=decoders), self._suppressed_tokens(logits.device)
+            is_done, parents = self.strategy.fused_step(state, logits, self.special_tokens, suppressed)
+        if not is_done:
+            state, parents = self._select(state, logits, log_sum_exp(logits), attention)  # a new state
         state.decoders = decoders if parents is None else self._reorder(decoders, parents)
         return state
 

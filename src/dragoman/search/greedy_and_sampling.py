@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.triton_support import TRITON_AVAILABLE
+from dragoman.search import compiled_steps
 from dragoman.search.engine import SpecialTokens, Strategy, write_tokens
 from dragoman.search.search_state import PAD, Hypothesis, SearchState, StrategyState
 from dragoman.search.topk import argmax_with_score
@@ -100,17 +101,20 @@ class Greedy(IndependentRows):
         best_logits, tokens = argmax_with_score(logits)
         return self.append(state, tokens, best_logits - log_normalizer)
 
-    def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
-        """Append the most probable token to each hypothesis with one GPU kernel that updates `state` in place.
+    def fused_step(
+        self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor
+    ) -> tuple[bool, None]:
+        """Append the most probable token to each hypothesis with one kernel that updates `state` in place.
 
         Logits are B 1 V: one hypothesis per source. `suppressed` (N) are the ids of tokens that are never generated,
         `special_tokens` has the id of EOS and the number of tokens (`min_length`) before which EOS is not generated.
-        Returns True if the kernel was used; False, with nothing changed, on a CPU or without Triton.
+        Returns whether there is a kernel (if not, nothing has changed), and None: no row continues another one.
         """
-        if not TRITON_AVAILABLE or not logits.is_cuda:
-            return False
-        kernels.greedy_step(logits[:, 0], suppressed, special_tokens, state)
-        return True
+        if not logits.is_cuda:
+            return compiled_steps.greedy_step(logits, suppressed, special_tokens, state), None
+        if TRITON_AVAILABLE:
+            kernels.greedy_step(logits[:, 0], suppressed, special_tokens, state)
+        return TRITON_AVAILABLE, None
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dragoman.parts import cpu_kernels
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.triton_support import TRITON_AVAILABLE
 
@@ -105,6 +106,11 @@ def topk_continuations(
         return best, index // best_logits.shape[-1], tokens.flatten(1).gather(1, index)
     if torch.compiler.is_compiling():  # one graph, without branches
         return _topk_lower_index_first(scores, logits, log_normalizer, count)
+    functions = cpu_kernels.library()
+    if functions is not None and cpu_kernels.can_read(scores, logits, log_normalizer) and count <= rows * width:
+        best, index = cpu_kernels.best_continuations(functions, scores, logits, log_normalizer, count)
+        row = index // width
+        return best, row, index - row * width
     if rows * width < MIN_CHUNKED_CONTINUATIONS:  # too few to gain from selecting in advance
         candidates = _add_log_p(scores, logits, log_normalizer).flatten(1)
         best, index = candidates.topk(min(count + 1, candidates.shape[1]), dim=-1)
@@ -224,7 +230,12 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     """
     if TRITON_AVAILABLE and logits.is_cuda:
         return kernels.log_sum_exp(logits.reshape(-1, logits.shape[-1])).view(logits.shape[:-1])
-    if logits.device.type != "cpu" or logits.numel() < MIN_SPLIT_SIZE or torch.compiler.is_compiling():
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():
+        return logits.logsumexp(-1)
+    functions = cpu_kernels.library()
+    if functions is not None and cpu_kernels.can_read(logits):
+        return cpu_kernels.log_sum_exp(functions, logits)
+    if logits.numel() < MIN_SPLIT_SIZE:
         return logits.logsumexp(-1)
     rows = logits.reshape(-1, logits.shape[-1])
     blocks = rows.split(max(1, CACHE_SIZE // rows.shape[1]))

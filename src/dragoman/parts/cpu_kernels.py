@@ -1,0 +1,242 @@
+"""Kernels for decoding steps on a CPU, written in C and compiled once per machine: whole layers, and top-k.
+
+A decoding step computes little for each of its many operations, so that Python and the allocation of results take most
+of the time. The C compiler of the machine compiles `cpu_kernels.c` for its processor when the kernels are first needed,
+in a second or two; the library is kept in the user's cache folder. Without a compiler, or with DRAGOMAN_CPU_KERNELS=0
+in the environment, `library` returns None, and torch's operations are used, which define the results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.parts.machine_cache import machine_file
+
+SOURCE = Path(__file__).with_name("cpu_kernels.c")
+FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+OPENMP = "libgomp.so.1"  # the only library of threads that a compiled kernel can share with torch
+COMPILE_SECONDS = 120  # after which a compiler is stopped
+
+
+class Linear(Structure):
+    """A linear layer: W x + b."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("inputs", c_int64))
+
+
+class Norm(Structure):
+    """A norm; `kind` is one of NO_NORM, LAYER_NORM and RMS_NORM."""
+
+    _fields_ = (("kind", c_int64), ("weight", c_void_p), ("bias", c_void_p), ("epsilon", c_double))
+
+
+NO_NORM, LAYER_NORM, RMS_NORM = range(3)
+
+
+class Attention(Structure):
+    """Attention with its residual connection and norms."""
+
+    _fields_ = (
+        *((name, Norm) for name in ("before", "after", "query_norm", "key_norm")),
+        *((name, Linear) for name in ("project", "output")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "width", "value_width")),
+        ("scale", c_double),
+        ("rotations", c_void_p),
+    )
+
+
+class FeedForward(Structure):
+    """A feed-forward network with its residual connection and norms."""
+
+    _fields_ = (
+        *((name, Norm) for name in ("before", "after")),
+        *((name, Linear) for name in ("widen", "gate", "narrow")),
+        ("activation", c_int64),
+    )
+
+
+class Search(Structure):
+    """A search and its state, which a step changes in place."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("hypotheses", "max_tokens", "eos", "min_length", "num_suppressed")),
+        *(
+            (name, c_void_p)
+            for name in ("suppressed", "max_length", "step", "tokens", "output_tokens", "scores", "done")
+        ),
+    )
+
+
+class Buffer(Structure):
+    """Hypotheses of each source that are not continued."""
+
+    _fields_ = (
+        ("size", c_int64),
+        *((name, c_void_p) for name in ("normalized_scores", "scores", "lengths", "tokens")),
+    )
+
+
+class Beam(Structure):
+    """What beam search has besides."""
+
+    _fields_ = (
+        *((name, Buffer) for name in ("finished", "truncated")),
+        *((name, c_int64) for name in ("rule", "n_best", "divisor_grows", "num_divisors")),
+        ("divisors", c_void_p),
+    )
+
+
+#: the structure that the first argument of a function points to
+STRUCTURES: dict[str, type[Structure]] = {
+    "self_attention_step": Attention,
+    "self_attention_core": Attention,
+    "cross_attention_step": Attention,
+    "cross_attention_core": Attention,
+    "feed_forward_step": FeedForward,
+    "linear_step": Linear,
+    "greedy_step": Search,
+    "beam_step": Search,
+}
+_CACHES = "ii" + "ppp" + "pp" + "ii"  # rows, hypotheses; ancestors, positions; keys, values; length, threads
+_MEMORY = "ii" + "ppp" + "ii"  # rows, hypotheses; keys, values, mask; length, threads
+#: the other arguments of the functions in `cpu_kernels.c`: pointers p and integers i
+_ARGUMENTS = {
+    "self_attention_step": "pp" + _CACHES,
+    "self_attention_core": "pp" + _CACHES,
+    "cross_attention_step": "pp" + _MEMORY,
+    "cross_attention_core": "pp" + _MEMORY,
+    "feed_forward_step": "ppii",
+    "linear_step": "ppii",
+    "lanes": "",
+    "log_sum_exp": "ppiii",
+    "best_continuations": "pppiiiippi",
+    "greedy_step": "ppiii",
+    "beam_step": "pppiii",
+}
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled kernels, which are compiled now if they never were on this machine; None if they cannot be.
+
+    Functions that return a number return 0, or 1 if there was no memory: use `check`.
+    """
+    if os.environ.get("DRAGOMAN_CPU_KERNELS") == "0":
+        return None
+    with suppress(OSError):
+        digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+        path = machine_file(f"kernels-{digest}.so")
+        if path is not None:
+            return _load(path) or (_load(path) if _compile(path) else None)
+    return None
+
+
+def _load(path: Path) -> ctypes.CDLL | None:
+    """Return the library in a file; None if there is none, if it is damaged, or if it belongs to another user.
+
+    Nobody else may choose the code that is run.
+    """
+    try:
+        if path.stat().st_uid != os.getuid():
+            return None
+        functions = ctypes.CDLL(str(path))
+        for name, arguments in _ARGUMENTS.items():
+            types: list[Any] = [POINTER(STRUCTURES[name])] if name in STRUCTURES else []
+            getattr(functions, name).argtypes = types + [c_void_p if one == "p" else c_int64 for one in arguments]
+    except (OSError, AttributeError):  # without os.getuid, on other systems than POSIX, an AttributeError, too
+        return None
+    return functions
+
+
+def _compile(path: Path) -> bool:
+    """Compile the kernels into the file `path`, which appears when it is complete; return whether that succeeded."""
+    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
+    if compiler is None or os.name != "posix":
+        return False
+    openmp = ["-fopenmp"] if _shares_openmp() else []
+    with suppress(OSError, subprocess.SubprocessError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            result = Path(folder) / path.name
+            for options in (["-march=native", *openmp], ["-march=native"], ["-mcpu=native"], []):
+                command = [*compiler.split(), *FLAGS, *options, "-o", str(result), str(SOURCE), "-lm"]
+                failed = subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS).returncode
+                # some compilers link another library of threads
+                if not failed and ("-fopenmp" not in options or OPENMP.encode() in result.read_bytes()):
+                    result.replace(path)
+                    return True
+    return False
+
+
+def _shares_openmp() -> bool:
+    """Whether torch uses the library of threads that the compiler links: two would compete for the processor."""
+    with suppress(OSError), Path("/proc/self/maps").open() as maps:
+        return any(line.rstrip().endswith(f"/{OPENMP}") for line in maps)
+    return False
+
+
+def check(status: int) -> None:
+    """Raise a MemoryError if a kernel returned that there was no memory."""
+    if status:
+        raise MemoryError("a decoding step needs memory for its intermediate results, but there is none left")
+
+
+def can_read(*tensors: Tensor) -> bool:
+    """Whether the kernels can read tensors: contiguous ones on the CPU in float32."""
+    return all(one.dtype == torch.float32 and one.is_contiguous() and one.device.type == "cpu" for one in tensors)
+
+
+def pack_weight(functions: ctypes.CDLL, weight: Tensor) -> Tensor:
+    """Arrange a weight, outputs × inputs, for the kernels: in blocks of as many outputs as a vector register has lanes.
+
+    Returns blocks × inputs × lanes; missing outputs of the last block are 0.
+    """
+    outputs, inputs = weight.shape
+    lanes = functions.lanes()
+    padded = torch.nn.functional.pad(weight.detach(), (0, 0, 0, -outputs % lanes))
+    return padded.view(-1, lanes, inputs).transpose(1, 2).contiguous()
+
+
+def linear_struct(packed: Tensor, bias: Tensor | None, outputs: int) -> Linear:
+    """Describe the layer W x + b for the kernels, W being packed; the tensors must live as long as the result."""
+    return Linear(packed.data_ptr(), None if bias is None else bias.data_ptr(), outputs, packed.shape[1])
+
+
+def log_sum_exp(functions: ctypes.CDLL, logits: Tensor) -> Tensor:
+    """Return log Σ exp over the last dimension, … V → …, of logits that the kernels can read."""
+    result = logits.new_empty(logits.shape[:-1])
+    functions.log_sum_exp(
+        logits.data_ptr(), result.data_ptr(), result.numel(), logits.shape[-1], torch.get_num_threads()
+    )
+    return result
+
+
+def best_continuations(
+    functions: ctypes.CDLL, scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """Return scores and indices (in K·V) of the `count` best continuations of each source, best first, B `count` each.
+
+    The score of a continuation is that of its hypothesis, `scores` (B K), plus the log p of its token, at most 0:
+    `logits` (B K V) − `log_normalizer` (B K). Equal ones are in the order of their indices.
+    """
+    batch, hypotheses, width = logits.shape
+    best_scores = scores.new_empty(batch, count)
+    indices = torch.empty(batch, count, dtype=torch.long)
+    inputs = [tensor.data_ptr() for tensor in (scores, logits, log_normalizer)]
+    sizes: Sequence[int] = (batch, hypotheses, width, count)
+    functions.best_continuations(*inputs, *sizes, best_scores.data_ptr(), indices.data_ptr(), torch.get_num_threads())
+    return best_scores, indices
