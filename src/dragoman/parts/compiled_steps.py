@@ -122,7 +122,7 @@ class CompiledHeads:
     @classmethod
     def create(cls, name: str, layer: Any) -> Self | None:
         """Return the heads of a layer; None if there are no compiled kernels, or if they do not know the layer."""
-        functions, struct = cpu_kernels.library(), cpu_kernels.Attention(**layer.step_fields())
+        functions, struct = cpu_kernels.library(), cpu_kernels.AttentionStruct(**layer.step_fields())
         if functions is None or not _describe_norms(struct, head_norms(layer), []):
             return None
         return cls(functions, name, struct, layer, layer.heads * layer.value_width)
@@ -167,7 +167,7 @@ def _describe_norms(struct: ctypes.Structure, norms: Mapping[str, nn.Module], te
             return False
         tensors += found
         pointers = [None if weight is None else weight.data_ptr() for weight in weights]
-        setattr(struct, name, cpu_kernels.Norm(kind, *pointers, getattr(norm, "eps", None) or 0.0))
+        setattr(struct, name, cpu_kernels.NormStruct(kind, *pointers, getattr(norm, "eps", None) or 0.0))
     return True
 
 

@@ -32,13 +32,13 @@ OPENMP = "libgomp.so.1"  # the only library of threads that a compiled kernel ca
 COMPILE_SECONDS = 120  # after which a compiler is stopped
 
 
-class Linear(Structure):
+class LinearStruct(Structure):
     """A linear layer: W x + b."""
 
     _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("inputs", c_int64))
 
 
-class Norm(Structure):
+class NormStruct(Structure):
     """A norm; `kind` is one of NO_NORM, LAYER_NORM and RMS_NORM."""
 
     _fields_ = (("kind", c_int64), ("weight", c_void_p), ("bias", c_void_p), ("epsilon", c_double))
@@ -47,29 +47,29 @@ class Norm(Structure):
 NO_NORM, LAYER_NORM, RMS_NORM = range(3)
 
 
-class Attention(Structure):
+class AttentionStruct(Structure):
     """Attention with its residual connection and norms."""
 
     _fields_ = (
-        *((name, Norm) for name in ("before", "after", "query_norm", "key_norm")),
-        *((name, Linear) for name in ("project", "output")),
+        *((name, NormStruct) for name in ("before", "after", "query_norm", "key_norm")),
+        *((name, LinearStruct) for name in ("project", "output")),
         *((name, c_int64) for name in ("heads", "kv_heads", "width", "value_width")),
         ("scale", c_double),
         ("rotations", c_void_p),
     )
 
 
-class FeedForward(Structure):
+class FeedForwardStruct(Structure):
     """A feed-forward network with its residual connection and norms."""
 
     _fields_ = (
-        *((name, Norm) for name in ("before", "after")),
-        *((name, Linear) for name in ("widen", "gate", "narrow")),
+        *((name, NormStruct) for name in ("before", "after")),
+        *((name, LinearStruct) for name in ("widen", "gate", "narrow")),
         ("activation", c_int64),
     )
 
 
-class Search(Structure):
+class SearchStruct(Structure):
     """A search and its state, which a step changes in place."""
 
     _fields_ = (
@@ -81,7 +81,7 @@ class Search(Structure):
     )
 
 
-class Buffer(Structure):
+class BufferStruct(Structure):
     """Hypotheses of each source that are not continued."""
 
     _fields_ = (
@@ -90,11 +90,11 @@ class Buffer(Structure):
     )
 
 
-class Beam(Structure):
+class BeamStruct(Structure):
     """What beam search has besides."""
 
     _fields_ = (
-        *((name, Buffer) for name in ("finished", "truncated")),
+        *((name, BufferStruct) for name in ("finished", "truncated")),
         *((name, c_int64) for name in ("rule", "n_best", "divisor_grows", "num_divisors")),
         ("divisors", c_void_p),
     )
@@ -102,14 +102,14 @@ class Beam(Structure):
 
 #: the structure that the first argument of a function points to
 STRUCTURES: dict[str, type[Structure]] = {
-    "self_attention_step": Attention,
-    "self_attention_core": Attention,
-    "cross_attention_step": Attention,
-    "cross_attention_core": Attention,
-    "feed_forward_step": FeedForward,
-    "linear_step": Linear,
-    "greedy_step": Search,
-    "beam_step": Search,
+    "self_attention_step": AttentionStruct,
+    "self_attention_core": AttentionStruct,
+    "cross_attention_step": AttentionStruct,
+    "cross_attention_core": AttentionStruct,
+    "feed_forward_step": FeedForwardStruct,
+    "linear_step": LinearStruct,
+    "greedy_step": SearchStruct,
+    "beam_step": SearchStruct,
 }
 _CACHES = "ii" + "ppp" + "pp" + "ii"  # rows, hypotheses; ancestors, positions; keys, values; length, threads
 _MEMORY = "ii" + "ppp" + "ii"  # rows, hypotheses; keys, values, mask; length, threads
@@ -211,9 +211,9 @@ def pack_weight(functions: ctypes.CDLL, weight: Tensor) -> Tensor:
     return padded.view(-1, lanes, inputs).transpose(1, 2).contiguous()
 
 
-def linear_struct(packed: Tensor, bias: Tensor | None, outputs: int) -> Linear:
+def linear_struct(packed: Tensor, bias: Tensor | None, outputs: int) -> LinearStruct:
     """Describe the layer W x + b for the kernels, W being packed; the tensors must live as long as the result."""
-    return Linear(packed.data_ptr(), None if bias is None else bias.data_ptr(), outputs, packed.shape[1])
+    return LinearStruct(packed.data_ptr(), None if bias is None else bias.data_ptr(), outputs, packed.shape[1])
 
 
 def log_sum_exp(functions: ctypes.CDLL, logits: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.parts.precision import at_least_float32
-from dragoman.search import compiled_steps
+from dragoman.search import compiled_search
 from dragoman.search.engine import SpecialTokens, Strategy, gather_rows, write_tokens
 from dragoman.search.search_state import Hypothesis, HypothesisBuffer, SearchState, StrategyState
 from dragoman.search.topk import first_true, topk, topk_continuations
@@ -124,7 +124,7 @@ class BeamSearch(Strategy):
             self.divisors = self.config.length_divisor(torch.arange(max_length + 2)).float()
         rule = STOPPING_RULES.index(self.config.stopping_rule)
         numbers = (self.divisors, rule, self.config.n_best, self.config.length_penalty > 0)
-        parents = compiled_steps.beam_step(logits, suppressed, special_tokens, state, *numbers)
+        parents = compiled_search.beam_step(logits, suppressed, special_tokens, state, *numbers)
         return parents is not None, parents
 
     def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.triton_support import TRITON_AVAILABLE
-from dragoman.search import compiled_steps
+from dragoman.search import compiled_search
 from dragoman.search.engine import SpecialTokens, Strategy, write_tokens
 from dragoman.search.search_state import PAD, Hypothesis, SearchState, StrategyState
 from dragoman.search.topk import argmax_with_score
@@ -111,7 +111,7 @@ class Greedy(IndependentRows):
         Returns whether there is a kernel (if not, nothing has changed), and None: no row continues another one.
         """
         if not logits.is_cuda:
-            return compiled_steps.greedy_step(logits, suppressed, special_tokens, state), None
+            return compiled_search.greedy_step(logits, suppressed, special_tokens, state), None
         if TRITON_AVAILABLE:
             kernels.greedy_step(logits[:, 0], suppressed, special_tokens, state)
         return TRITON_AVAILABLE, None

@@ -71,22 +71,22 @@ def beam_step(
         return None
     finished, truncated = map(_buffer_struct, (state.strategy.finished, state.strategy.truncated))
     numbers = rule, n_best, divisor_grows, len(divisors)
-    beam = cpu_kernels.Beam(finished, truncated, *numbers, divisors.data_ptr())
+    beam = cpu_kernels.BeamStruct(finished, truncated, *numbers, divisors.data_ptr())
     parents = torch.empty(batch, hypotheses, dtype=torch.long)
     search, sizes = _search_struct(state, suppressed, special_tokens), (batch, width, torch.get_num_threads())
     check(functions.beam_step(byref(search), byref(beam), logits.data_ptr(), parents.data_ptr(), *sizes))
     return parents
 
 
-def _search_struct(state: SearchState, suppressed: Tensor, special_tokens: SpecialTokens) -> cpu_kernels.Search:
+def _search_struct(state: SearchState, suppressed: Tensor, special_tokens: SpecialTokens) -> cpu_kernels.SearchStruct:
     """Describe a search and its state for the kernels."""
     tensors = (state.max_length, state.step, state.tokens, state.output_tokens, state.scores, state.done)
     sizes = (*state.output_tokens.shape[1:], special_tokens.eos, special_tokens.min_length, suppressed.shape[0])
-    return cpu_kernels.Search(*sizes, suppressed.data_ptr(), *map(Tensor.data_ptr, tensors))
+    return cpu_kernels.SearchStruct(*sizes, suppressed.data_ptr(), *map(Tensor.data_ptr, tensors))
 
 
-def _buffer_struct(buffer: HypothesisBuffer | None) -> cpu_kernels.Buffer:
+def _buffer_struct(buffer: HypothesisBuffer | None) -> cpu_kernels.BufferStruct:
     """Describe a buffer of hypotheses for the kernels."""
     assert buffer is not None
     tensors = (buffer.normalized_scores, buffer.scores, buffer.lengths, buffer.tokens)
-    return cpu_kernels.Buffer(buffer.scores.shape[1], *map(Tensor.data_ptr, tensors))
+    return cpu_kernels.BufferStruct(buffer.scores.shape[1], *map(Tensor.data_ptr, tensors))
