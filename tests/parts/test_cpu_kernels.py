@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -54,10 +56,10 @@ def compare(layer: Mixer, step: CompiledStep | None, x: Tensor, context: Context
     """Compare a step with the modules of the layer, on one and two threads; each has a state of its own."""
     assert step is not None
     expected = layer(x, context, states[0]).output
-    for threads in (1, 2):
+    for all_threads in (False, True):
         arguments = step.layer.step_arguments(len(x), context, states[1])
         assert arguments is not None
-        torch.testing.assert_close(step.run(x, arguments, threads), expected, **TOLERANCE)
+        torch.testing.assert_close(step.run(x, arguments, all_threads), expected, **TOLERANCE)
 
 
 @needs_compiler
@@ -171,7 +173,7 @@ def test_exponentials_of_all_sizes() -> None:
 
 def test_without_a_compiler_torch_computes(uncached: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(cpu_kernels, "COMPILERS", ("no-such-compiler",))
     monkeypatch.delenv("CC", raising=False)
     assert cpu_kernels.library() is None
     layer, x = FeedForward().build(8), torch.randn(1, 1, 8)
@@ -194,8 +196,8 @@ def test_kernels_are_compiled_once(uncached: None, monkeypatch: pytest.MonkeyPat
     (file,) = tmp_path.rglob("*.so")
     assert not [path for path in file.parent.iterdir() if path != file]  # nothing is left besides
     cpu_kernels.library.cache_clear()
-    monkeypatch.setenv("PATH", "")
-    assert cpu_kernels.library() is not None  # without a compiler
+    monkeypatch.setattr(cpu_kernels, "COMPILERS", ())
+    assert cpu_kernels.library() is not None
     values = torch.zeros(1, 8)
     torch.testing.assert_close(cpu_kernels.log_sum_exp(functions, values), values.logsumexp(-1))
 
@@ -208,32 +210,102 @@ def test_a_compiler_that_fails(uncached: None, monkeypatch: pytest.MonkeyPatch, 
     compiler.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setattr(cpu_kernels, "COMPILERS", ())
     assert cpu_kernels.library() is None
     assert not list(tmp_path.rglob("*.so"))
 
 
 @needs_compiler
-def test_a_damaged_library_is_compiled_again(uncached: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_compiler_in_a_folder_with_spaces(uncached: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the cache"))
+    monkeypatch.setenv("CC", f"'{tmp_path}/my compilers/cc' -g")  # does not exist: another one is used
+    assert cpu_kernels.library() is not None
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_a_damaged_library_is_compiled_again(
+    uncached: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "whole"))
     assert cpu_kernels.library() is not None
     (file,) = tmp_path.rglob("*.so")
     damaged = tmp_path / "damaged" / file.relative_to(tmp_path / "whole")
     damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(file.read_bytes()[:100])
+    damaged.write_bytes(file.read_bytes()[:size])
     cpu_kernels.library.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "damaged"))
     assert cpu_kernels.library() is not None
-    assert damaged.stat().st_size == file.stat().st_size
+    assert max(path.stat().st_size for path in damaged.parent.iterdir()) == file.stat().st_size
 
 
 @needs_compiler
-def test_a_library_of_another_user_is_not_used(uncached: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_library_that_others_can_write_is_not_used(
+    uncached: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cpu_kernels.library() is not None
-    cpu_kernels.library.cache_clear()
-    monkeypatch.setattr(os, "getuid", lambda: 123_456)
-    monkeypatch.setenv("PATH", "")
-    assert cpu_kernels.library() is None
+    (file,) = tmp_path.rglob("*.so")
+    assert file.stat().st_mode & 0o777 == 0o500
+    monkeypatch.setattr(cpu_kernels, "COMPILERS", ())
+    monkeypatch.delenv("CC", raising=False)
+    for change in (lambda: file.chmod(0o777), lambda: monkeypatch.setattr(os, "getuid", lambda: 123_456)):
+        cpu_kernels.library.cache_clear()
+        change()
+        assert cpu_kernels.library() is None
+        file.chmod(0o500)
+
+
+# ---- calls that kernels cannot compute
+
+
+@needs_compiler
+@torch.inference_mode()
+def test_other_dtypes_are_left_to_torch() -> None:
+    layer, made = optimized(PreNorm(FeedForward(50)))
+    context = Context(SequenceLayout(torch.zeros(2, 1)))
+    for dtype in (torch.float64, torch.bfloat16):
+        x = torch.randn(2, 1, DIM).to(dtype)
+        assert made.step(x, context, {}, lambda: None) is None  # type: ignore[arg-type, misc, return-value]
+    layer, made = optimized(PreNorm(SelfAttention(4)))
+    state = layer.init_state(2, 3, torch.zeros(1))
+    for positions in (torch.zeros(2, 1, dtype=torch.int32), torch.zeros(2, 2, dtype=torch.long)[:, :1]):
+        assert made.body.step_arguments(2, Context(SequenceLayout(positions)), state) is None
+    assert made.body.step_arguments(2, Context(SequenceLayout(positions.contiguous())), state) is not None
+
+
+@needs_compiler
+@torch.inference_mode()
+def test_copies_of_an_optimized_layer_have_no_step() -> None:
+    layer, made = optimized(PreNorm(SelfAttention(4)))
+    assert made.step is not None
+    copied = deepcopy(made)
+    assert copied.step is None
+    x, context = torch.randn(2, 1, DIM), Context(SequenceLayout(torch.zeros(2, 1, dtype=torch.long)))
+    states = [layer.init_state(2, 3, torch.zeros(1)) for _ in range(2)]
+    expected = layer(x, context, states[0]).output
+    torch.testing.assert_close(copied(x, context, states[1]).output, expected, **TOLERANCE)
+
+
+@needs_compiler
+def test_structures_are_those_of_the_source() -> None:
+    functions = cpu_kernels.library()
+    assert functions is not None
+    names = ("Linear", "Norm", "Attention", "FeedForward", "Search", "Buffer", "Beam")
+    structures = [getattr(cpu_kernels, f"{name}Struct") for name in names]
+    sizes = torch.zeros(len(structures), dtype=torch.long)
+    functions.struct_sizes(sizes.data_ptr())
+    assert sizes.tolist() == [ctypes.sizeof(structure) for structure in structures]
+
+
+@needs_compiler
+def test_logits_that_are_no_numbers() -> None:
+    """As torch's: NaN wherever there is one."""
+    functions = cpu_kernels.library()
+    assert functions is not None
+    nan, inf = torch.nan, torch.inf
+    logits = torch.tensor([[nan] * 3, [nan, -inf, -inf], [inf, nan, 0.0], [1.0, nan, 0.0], [inf, 0.0, -inf]])
+    torch.testing.assert_close(cpu_kernels.log_sum_exp(functions, logits), logits.logsumexp(-1), equal_nan=True)
 
 
 @torch.inference_mode()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from dragoman.parts import cpu_kernels
-from dragoman.search import Beam, SearchState, SpecialTokens
+from dragoman.parts.inference import optimize_for_inference
+from dragoman.search import Beam, LengthLimit, SearchState, SpecialTokens, build_engine
 from dragoman.search.engine import SearchEngine, Strategy, gather_rows
 from dragoman.search.topk import log_sum_exp, topk_continuations
+from dragoman.systems import SYSTEMS, VocabularySizes
 from search.states import initial_state
 
 pytestmark = pytest.mark.skipif(cpu_kernels.library() is None, reason="the kernels cannot be compiled here")
+NO_TOKENS = torch.tensor([], dtype=torch.long)
 EOS, WIDTH, LIMITS = 2, 11, [4, 7, 1, 7, 5]
 
 
@@ -105,7 +109,7 @@ def test_strategies_that_differ_are_not_compiled() -> None:
         state = prepared(sweep)
         before = deepcopy(state)
         logits = random_logits(2, 0, with_ties=False)
-        assert strategy.fused_step(state, logits, SPECIAL["plain"], torch.tensor([])) == (False, None)
+        assert strategy.fused_step(state, logits, SPECIAL["plain"], NO_TOKENS) == (False, None)
         assert torch.equal(state.tokens, before.tokens)
 
 
@@ -126,6 +130,60 @@ def test_continuations_are_sorted_by_score_and_index(rows: int, width: int) -> N
             torch.testing.assert_close(best, expected.values[:, :count])
 
 
+@pytest.mark.parametrize("search", [Beam(1), Beam(3)])
+def test_steps_can_be_compiled(search: Beam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph, in which torch computes; here it is run as it is, without a code generator."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    torch.manual_seed(0)
+    spec = SYSTEMS["transformer"].spec(VocabularySizes(13, 13, True), "tiny", model_dim=16, layers=2, heads=4)
+    model = optimize_for_inference(spec.build().eval())
+    source, lengths = torch.randint(3, 9, (2, 4)), torch.tensor([4, 4])
+    found = []
+    for compiled in (False, True):
+        engine = build_engine(
+            [model], SPECIAL["suppressed"], replace(search, length_limit=LengthLimit(0, 6)), compile=compiled
+        )
+        found.append(engine.search(source, lengths, torch.tensor([6, 6]), torch.arange(2)))
+    assert [[one.tokens for one in hypotheses] for hypotheses in found[0]] == [
+        [one.tokens for one in hypotheses] for hypotheses in found[1]
+    ]
+
+
+def test_tensors_that_kernels_cannot_read_are_left_to_torch() -> None:
+    from dragoman.search.greedy_and_sampling import Greedy
+
+    strategy, logits = Greedy(1, EOS), random_logits(1, 0, with_ties=False)
+    state = prepared(strategy)
+    assert strategy.fused_step(state, logits.double(), SPECIAL["plain"], NO_TOKENS) == (False, None)
+    assert strategy.fused_step(state, logits, SPECIAL["plain"], NO_TOKENS.int()) == (False, None)
+    state.step = state.step.int()
+    assert strategy.fused_step(state, logits, SPECIAL["plain"], NO_TOKENS) == (False, None)
+
+
+def test_ids_outside_the_vocabulary_are_ignored() -> None:
+    from dragoman.search.greedy_and_sampling import Greedy
+
+    strategy = Greedy(1, eos=40)
+    special = SpecialTokens(1, 40, suppressed=(-1, WIDTH, 10**9), min_length=3)
+    everything = torch.randn(3, len(LIMITS), 1, WIDTH)
+    before = everything.clone()
+    assert strategy.fused_step(prepared(strategy), everything[1], special, torch.tensor(special.suppressed))[0]
+    assert torch.equal(everything, before)
+
+
+def test_greedy_search_of_logits_that_are_no_numbers() -> None:
+    """The first NaN is the best, as in torch, and no token that is not generated."""
+    from dragoman.search.greedy_and_sampling import Greedy
+
+    strategy = Greedy(1, EOS)
+    for logits in (torch.full((len(LIMITS), 1, WIDTH), torch.nan), torch.zeros(len(LIMITS), 1, WIDTH)):
+        logits[:, 0, 4] = torch.nan
+        state = prepared(strategy)
+        expected = logits.index_fill(2, torch.tensor([0]), -torch.inf).max(-1).indices
+        assert strategy.fused_step(state, logits, SPECIAL["plain"], torch.tensor([0]))[0]
+        assert torch.equal(state.tokens, expected)
+
+
 def test_parents_are_those_of_the_output_tokens() -> None:
     """Each row continues the tokens of its parent."""
     from dragoman.search.beam import BeamSearch
@@ -134,7 +192,7 @@ def test_parents_are_those_of_the_output_tokens() -> None:
     state = prepared(strategy)
     for step in range(3):
         before = state.output_tokens.clone()
-        done, parents = strategy.fused_step(state, random_logits(3, step, False), SPECIAL["plain"], torch.tensor([]))
+        done, parents = strategy.fused_step(state, random_logits(3, step, False), SPECIAL["plain"], NO_TOKENS)
         assert done
         assert parents is not None
         assert torch.equal(state.output_tokens[1, :, :step], gather_rows(before, parents)[1, :, :step])

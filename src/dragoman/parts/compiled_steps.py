@@ -23,7 +23,7 @@ from dragoman.parts.norm import Identity, LayerNormModule, RMSNormModule
 
 MAX_ROWS = 1023  # of a whole layer; the matrix products of more rows are left to libraries
 MAX_WEIGHTS = 1 << 22  # of a whole layer; starting the operations of larger layers takes little of their time
-MODULES = 0  # in place of a number of threads: the modules of the layer are faster
+MODULES, ONE_THREAD, ALL_THREADS = range(3)  # the fastest way to compute a layer
 
 Arguments = tuple[int | None, ...]
 
@@ -46,8 +46,8 @@ class CompiledStep:
     ) -> None:
         """Call the function `name` of the kernels with `struct`, which describes `layer` and points into `tensors`."""
         self.function, self.struct, self.layer, self.tensors = getattr(functions, name), struct, layer, tensors
-        #: by class of row counts, 1, 2–3, 4–7, …: threads to use, or MODULES; None: not chosen yet
-        self.threads: list[int | None] = [None] * (MAX_ROWS.bit_length() + 1)
+        #: by class of row counts, 1, 2–3, 4–7, …: the fastest way; None: not chosen yet
+        self.choices: list[int | None] = [None] * (MAX_ROWS.bit_length() + 1)
 
     @classmethod
     def create(
@@ -75,38 +75,43 @@ class CompiledStep:
         `modules` computes the output by the modules; it is called only to measure how long that takes.
         """
         rows = x.shape[0]
-        threads = MODULES if rows > MAX_ROWS else self.threads[rows.bit_length()]
-        if threads == MODULES or context.recorder is not None or torch.compiler.is_compiling():
+        choice = self.choices[rows.bit_length()] if 0 < rows <= MAX_ROWS else MODULES
+        if choice == MODULES or context.recorder is not None or not can_read(x):
             return None
-        arguments = self.layer.step_arguments(rows, context, state) if x.is_contiguous() else None
+        arguments = self.layer.step_arguments(rows, context, state)
         if arguments is None:
             return None
-        if threads is None:
-            threads = self.threads[rows.bit_length()] = self._choose(x, arguments, modules)
-        return None if threads == MODULES else self.run(x, arguments, threads)
+        if choice is None:
+            choice = self.choices[rows.bit_length()] = self._choose(x, arguments, modules)
+        return None if choice == MODULES else self.run(x, arguments, all_threads=choice == ALL_THREADS)
 
-    def run(self, x: Tensor, arguments: Arguments, threads: int) -> Tensor:
-        """Return the output for x, R 1 D, computed by a number of threads; `arguments` are those of the layer."""
-        y = torch.empty_like(x)
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Return None: a copy of the layer has weights of its own, into which this step does not point."""
+
+    def run(self, x: Tensor, arguments: Arguments, all_threads: bool) -> Tensor:
+        """Return the output for x, R 1 D, computed by one or all threads; `arguments` are those of the layer."""
+        y, threads = torch.empty_like(x), torch.get_num_threads() if all_threads else 1
         check(self.function(self.struct, x.data_ptr(), y.data_ptr(), x.shape[0], *arguments, threads))
         return y
 
     def _choose(self, x: Tensor, arguments: Arguments, modules: Callable[[], Tensor]) -> int:
-        """Return the number of threads that is fastest for so many rows, one or all; MODULES if these are faster.
+        """Return the fastest way to compute the layer for so many rows.
 
-        All write the same keys and values into the caches, so that the step can be repeated.
+        All ways write the same keys and values into the caches, so that the step can be repeated.
         """
         candidates: dict[str, Callable[[Tensor], Tensor]] = {
-            str(threads): lambda x, threads=threads: self.run(x, arguments, threads)  # type: ignore[misc]
-            for threads in sorted({1, torch.get_num_threads()}, reverse=True)
+            str(ALL_THREADS): lambda x: self.run(x, arguments, all_threads=True),
+            str(ONE_THREAD): lambda x: self.run(x, arguments, all_threads=False),
+            str(MODULES): lambda x: modules(),
         }
-        candidates[str(MODULES)] = lambda x: modules()
+        fields = {name: value for name, value in self.layer.step_fields().items() if name != "rotations"}
         sizes = " ".join("×".join(map(str, tensor.shape)) for tensor in self.tensors)
-        choices, key = kernel_choices(), f"{self.function.__name__} {sizes} {len(x).bit_length()}"
+        key = f"{self.function.__name__} {sizes} {fields} {len(x).bit_length()}"
+        choices = kernel_choices()
         name = choices.find(key)
         if name not in candidates:
             name = choices.add(key, fastest(candidates, x))
-        return int(name) if name in candidates else 1
+        return int(name) if name in candidates else MODULES  # another process may have written an unknown name
 
 
 class CompiledHeads:
@@ -122,10 +127,16 @@ class CompiledHeads:
     @classmethod
     def create(cls, name: str, layer: Any) -> Self | None:
         """Return the heads of a layer; None if there are no compiled kernels, or if they do not know the layer."""
-        functions, struct = cpu_kernels.library(), cpu_kernels.AttentionStruct(**layer.step_fields())
-        if functions is None or not _describe_norms(struct, head_norms(layer), []):
+        functions = cpu_kernels.library()
+        if functions is None:
+            return None
+        struct, weights = cpu_kernels.AttentionStruct(**layer.step_fields()), list[Tensor]()
+        if not _describe_norms(struct, head_norms(layer), weights):  # the layer keeps these weights
             return None
         return cls(functions, name, struct, layer, layer.heads * layer.value_width)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Return None: a copy of the layer has weights of its own, into which this description does not point."""
 
     def __call__(self, projected: Tensor, context: Context, state: State | None) -> Tensor | None:
         """Return the outputs of all heads side by side, R 1 H·E; None if the kernel cannot compute this call.
@@ -133,9 +144,9 @@ class CompiledHeads:
         `projected` (R 1 …) is what the layer projects its input to: queries, and in self-attention keys and values. It
         is changed in place.
         """
-        if torch.compiler.is_compiling() or not can_read(projected):
-            return None
         rows = projected.shape[0]
+        if not rows or not can_read(projected):
+            return None
         arguments = self.layer.step_arguments(rows, context, state or {})
         if arguments is None:
             return None

@@ -65,6 +65,30 @@ typedef struct { /* after(x + narrow(f(widen(y)) ⊙ gate(y))), y = before(x) */
     int64_t activation;
 } FeedForward;
 
+typedef struct { /* what is the same for all steps of a search; and its state, which a step changes */
+    int64_t hypotheses, max_tokens; /* K, and T, the size of `output_tokens` */
+    int64_t eos, min_length, num_suppressed;
+    const int64_t *suppressed;
+    const int64_t *max_length;                /* B */
+    int64_t *step, *tokens, *output_tokens;   /* B, B K, B K T */
+    float *scores;                            /* B K */
+    uint8_t *done;                            /* B */
+} Search;
+
+typedef struct { /* N hypotheses of each source that are not continued */
+    int64_t size;
+    float *normalized_scores, *scores; /* B N */
+    int64_t *lengths, *tokens;         /* B N, B N T */
+} Buffer;
+
+typedef struct {
+    Buffer finished, truncated; /* by EOS, by the length limit */
+    int64_t rule;               /* when a search ends: one of the following */
+    int64_t n_best, divisor_grows, num_divisors;
+    const float *divisors; /* length normalization by the number of tokens */
+} Beam;
+enum { NEVER, FULL, NOT_BETTER, STEPS }; /* "never", True, False, "steps" */
+
 /* ---- vectors */
 
 static inline vector splat(float value) { return value - (vector){0}; }
@@ -156,6 +180,13 @@ static void add_scaled(float *restrict y, const float *restrict x, float factor,
 /* ---- products */
 
 int64_t lanes(void) { return LANES; }
+
+/* The sizes of the structures that Python describes as well. */
+void struct_sizes(int64_t *sizes) {
+    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Attention), sizeof(FeedForward), sizeof(Search),
+                           sizeof(Buffer), sizeof(Beam)};
+    memcpy(sizes, all, sizeof all);
+}
 
 /* y = W x + b for `rows` rows of x and `blocks` blocks of LANES outputs, which are constants where this is inlined, so
    that all sums stay in registers. */
@@ -267,16 +298,21 @@ static float activate_one(int64_t kind, float x) {
     }
 }
 
-/* x[i] = f(x[i]) for i < count. */
+/* x[i] = f(x[i]) for i < count; most of them as x σ(u) or with σ, which is 1 / (1 + e^−u). */
 static void activate(int64_t kind, float *x, int64_t count) {
     int64_t i = 0;
-    float slope = kind == QUICK_GELU ? -1.702f : -1.0f;
     if (kind == RELU)
         for (; i < count; i++) x[i] = x[i] > 0 ? x[i] : 0;
-    if (kind == SILU || kind == QUICK_GELU)
+    if (kind != GELU && kind != IDENTITY)
         for (; i + LANES <= count; i += LANES) {
-            vector values = *(vector *)(x + i);
-            *(vector *)(x + i) = values / (exp_vector(slope * values) + 1);
+            vector v = *(vector *)(x + i), u = v;
+            if (kind == QUICK_GELU) u = 1.702f * v;
+            if (kind == TANH) u = 2 * v;
+            if (kind == GELU_TANH) u = 2 * 0.79788456f * (v + 0.044715f * v * v * v);
+            vector sigmoid = 1 / (1 + exp_vector(-u));
+            if (kind != SIGMOID && kind != TANH) sigmoid *= v;
+            if (kind == TANH) sigmoid = 2 * sigmoid - 1;
+            *(vector *)(x + i) = sigmoid;
         }
     for (; i < count; i++) x[i] = activate_one(kind, x[i]);
 }
@@ -486,7 +522,10 @@ void linear_step(const Linear *layer, const float *x, float *y, int64_t rows, in
 static float log_sum_exp_of(const float *logits, int64_t width) {
     float shift = maximum(logits, width), part[PART];
     double sum = 0; /* of few numbers at a time: many small ones would be lost beside a large one */
-    if (!(shift > -INFINITY && shift < INFINITY)) return shift; /* ∞ − ∞ would be NaN */
+    if (!(shift > -INFINITY && shift < INFINITY)) { /* ∞ − ∞ would be NaN */
+        for (int64_t i = 0; i < width; i++) shift = logits[i] == logits[i] ? shift : NAN;
+        return shift;
+    }
     for (int64_t i = 0; i < width; i += PART) {
         int64_t count = width - i < PART ? width - i : PART;
         memcpy(part, logits + i, count * sizeof(float));
@@ -535,22 +574,16 @@ void best_continuations(
                        hypotheses, width, count, best + b * count, indices + b * count);
 }
 
-typedef struct { /* what is the same for all steps of a search; and its state, which a step changes */
-    int64_t hypotheses, max_tokens; /* K, and T, the size of `output_tokens` */
-    int64_t eos, min_length, num_suppressed;
-    const int64_t *suppressed;
-    const int64_t *max_length;                /* B */
-    int64_t *step, *tokens, *output_tokens;   /* B, B K, B K T */
-    float *scores;                            /* B K */
-    uint8_t *done;                            /* B */
-} Search;
+static void forbid(float *logits, int64_t width, int64_t token) {
+    if (token >= 0 && token < width) logits[token] = -INFINITY;
+}
 
 /* Set the logits (K × V) of tokens to −∞ that may not be generated next by source b. */
 static void restrict_logits(const Search *search, int64_t b, float *logits, int64_t width) {
     int64_t min_length = search->max_length[b] - 1 < search->min_length ? search->max_length[b] - 1 : search->min_length;
     for (int64_t k = 0; k < search->hypotheses; k++, logits += width) {
-        for (int64_t i = 0; i < search->num_suppressed; i++) logits[search->suppressed[i]] = -INFINITY;
-        if (search->step[b] < min_length) logits[search->eos] = -INFINITY;
+        for (int64_t i = 0; i < search->num_suppressed; i++) forbid(logits, width, search->suppressed[i]);
+        if (search->step[b] < min_length) forbid(logits, width, search->eos);
     }
 }
 
@@ -563,11 +596,12 @@ static int64_t position(const Search *search, int64_t step) {
 void greedy_step(const Search *search, uint8_t *ended, float *logits, int64_t batch, int64_t width, int64_t threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t b = 0; b < batch; b++) {
-        float *row = logits + b * width, normalizer = log_sum_exp_of(row, width), best;
+        float *row = logits + b * width;
+        float normalizer = log_sum_exp_of(row, width);
         restrict_logits(search, b, row, width);
-        int64_t token = 0;
-        best = maximum(row, width);
-        while (token < width - 1 && row[token] != best) token++;
+        float best = normalizer == normalizer ? maximum(row, width) : NAN;
+        int64_t token = 0; /* the first one with the best logit; NaN is better than all others, as in torch */
+        while (token < width - 1 && row[token] != best && row[token] == row[token]) token++;
         search->tokens[b] = token;
         if (!ended[b]) {
             search->output_tokens[b * search->max_tokens + position(search, search->step[b])] = token;
@@ -578,20 +612,6 @@ void greedy_step(const Search *search, uint8_t *ended, float *logits, int64_t ba
         search->done[b] = ended[b];
     }
 }
-
-typedef struct { /* N hypotheses of each source that are not continued */
-    int64_t size;
-    float *normalized_scores, *scores; /* B N */
-    int64_t *lengths, *tokens;         /* B N, B N T */
-} Buffer;
-
-typedef struct {
-    Buffer finished, truncated; /* by EOS, by the length limit */
-    int64_t rule;               /* when a search ends: one of the following */
-    int64_t n_best, divisor_grows, num_divisors;
-    const float *divisors; /* length normalization by the number of tokens */
-} Beam;
-enum { NEVER, FULL, NOT_BETTER, STEPS }; /* "never", True, False, "steps" */
 
 static float divisor(const Beam *beam, int64_t length) {
     return beam->divisors[length < beam->num_divisors ? length : beam->num_divisors - 1];

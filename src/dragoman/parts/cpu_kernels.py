@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import os
-import shutil
+import shlex
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -27,9 +29,10 @@ from torch import Tensor
 from dragoman.parts.machine_cache import machine_file
 
 SOURCE = Path(__file__).with_name("cpu_kernels.c")
-FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 OPENMP = "libgomp.so.1"  # the only library of threads that a compiled kernel can share with torch
-COMPILE_SECONDS = 120  # after which a compiler is stopped
+COMPILERS = ("gcc", "cc", "clang")
+COMPILE_SECONDS = 60  # after which a compiler is stopped
 
 
 class LinearStruct(Structure):
@@ -122,6 +125,7 @@ _ARGUMENTS = {
     "feed_forward_step": "ppii",
     "linear_step": "ppii",
     "lanes": "",
+    "struct_sizes": "p",
     "log_sum_exp": "ppiii",
     "best_continuations": "pppiiiippi",
     "greedy_step": "ppiii",
@@ -135,57 +139,69 @@ def library() -> ctypes.CDLL | None:
 
     Functions that return a number return 0, or 1 if there was no memory: use `check`.
     """
-    if os.environ.get("DRAGOMAN_CPU_KERNELS") == "0":
+    if os.environ.get("DRAGOMAN_CPU_KERNELS") == "0" or os.name != "posix":
         return None
+    options = (*FLAGS, *(["-fopenmp"] if _shares_openmp() else []))
     with suppress(OSError):
-        digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-        path = machine_file(f"kernels-{digest}.so")
-        if path is not None:
-            return _load(path) or (_load(path) if _compile(path) else None)
+        place = machine_file("kernels", *options, SOURCE.read_text(encoding="utf-8"))
+        if place is not None:
+            return _load(place) or (_load(place) if _compile(place, options) else None)
     return None
 
 
-def _load(path: Path) -> ctypes.CDLL | None:
-    """Return the library in a file; None if there is none, if it is damaged, or if it belongs to another user.
+def _load(place: Path) -> ctypes.CDLL | None:
+    """Return the library in a file beside `place`; None if there is none that is whole and that only this user writes.
 
-    Nobody else may choose the code that is run.
+    The end of its name is the digest of its content: a damaged library could end the process.
     """
-    try:
-        if path.stat().st_uid != os.getuid():
-            return None
-        functions = ctypes.CDLL(str(path))
-        for name, arguments in _ARGUMENTS.items():
-            types: list[Any] = [POINTER(STRUCTURES[name])] if name in STRUCTURES else []
-            getattr(functions, name).argtypes = types + [c_void_p if one == "p" else c_int64 for one in arguments]
-    except (OSError, AttributeError):  # without os.getuid, on other systems than POSIX, an AttributeError, too
-        return None
-    return functions
+    for path in place.parent.glob(f"{place.name}-*.so"):
+        status = path.stat()
+        is_private = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if is_private and path.stem.endswith(_digest(path)):
+            functions = ctypes.CDLL(str(path))
+            for name, arguments in _ARGUMENTS.items():
+                types: list[Any] = [POINTER(STRUCTURES[name])] if name in STRUCTURES else []
+                types += [c_void_p if one == "p" else c_int64 for one in arguments]
+                getattr(functions, name).argtypes = types
+            return functions
+    return None
 
 
-def _compile(path: Path) -> bool:
-    """Compile the kernels into the file `path`, which appears when it is complete; return whether that succeeded."""
-    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
-    if compiler is None or os.name != "posix":
-        return False
-    openmp = ["-fopenmp"] if _shares_openmp() else []
-    with suppress(OSError, subprocess.SubprocessError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            result = Path(folder) / path.name
-            for options in (["-march=native", *openmp], ["-march=native"], ["-mcpu=native"], []):
-                command = [*compiler.split(), *FLAGS, *options, "-o", str(result), str(SOURCE), "-lm"]
-                failed = subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS).returncode
-                # some compilers link another library of threads
-                if not failed and ("-fopenmp" not in options or OPENMP.encode() in result.read_bytes()):
-                    result.replace(path)
-                    return True
+def _digest(path: Path) -> str:
+    """Return a digest of the content of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _compile(place: Path, options: Sequence[str]) -> bool:
+    """Compile the kernels into a file beside `place`, which appears when it is complete; return whether it succeeded.
+
+    The compiler is that of the environment variable CC, or the first one of COMPILERS that works.
+    """
+    preferred = shlex.split(os.environ.get("CC", ""))
+    compilers = [command for command in (preferred, *([name] for name in COMPILERS)) if command]
+    serial = [option for option in options if option != "-fopenmp"]  # some compilers are without libgomp
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        result = Path(folder) / "kernels.so"
+        for compiler, more in itertools.product(compilers, (["-march=native"], ["-mcpu=native"], [])):
+            for used in (list(options), serial):
+                command = [*compiler, *used, *more, "-o", str(result), str(SOURCE), "-lm"]
+                with suppress(OSError, subprocess.SubprocessError):
+                    subprocess.run(
+                        command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMPILE_SECONDS
+                    )
+                    # a library of threads besides that of torch would compete with it
+                    if used == serial or OPENMP.encode() in result.read_bytes():
+                        result.chmod(0o500)
+                        result.replace(place.with_name(f"{place.name}-{_digest(result)}.so"))
+                        return True
     return False
 
 
 def _shares_openmp() -> bool:
     """Whether torch uses the library of threads that the compiler links: two would compete for the processor."""
     with suppress(OSError), Path("/proc/self/maps").open() as maps:
-        return any(line.rstrip().endswith(f"/{OPENMP}") for line in maps)
+        return any(Path(line.rstrip()).name.startswith(OPENMP) for line in maps)
     return False
 
 
@@ -195,9 +211,9 @@ def check(status: int) -> None:
         raise MemoryError("a decoding step needs memory for its intermediate results, but there is none left")
 
 
-def can_read(*tensors: Tensor) -> bool:
-    """Whether the kernels can read tensors: contiguous ones on the CPU in float32."""
-    return all(one.dtype == torch.float32 and one.is_contiguous() and one.device.type == "cpu" for one in tensors)
+def can_read(*tensors: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether the kernels can read tensors: contiguous ones on the CPU; numbers in float32, indices in int64."""
+    return all(one.dtype == dtype and one.is_contiguous() and one.device.type == "cpu" for one in tensors)
 
 
 def pack_weight(functions: ctypes.CDLL, weight: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from dragoman.parts.attention import CrossAttentionMixer, SelfAttentionMixer
 from dragoman.parts.attention_function import additive_mask, cached_keys, matmul_attention
 from dragoman.parts.compiled_steps import CompiledHeads, CompiledStep, attention_fields, head_norms
 from dragoman.parts.copying import CopyingOutput
+from dragoman.parts.cpu_kernels import can_read
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
@@ -42,8 +43,9 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
     """Return a copy of the model for inference on a CPU, with weights packed in “float32” or “int8”.
 
     In float32 the results are the same up to rounding; int8 is faster and less precise. The copy shares the original
-    weights and adds the packed ones, which need as much memory again (a quarter in int8). Weights that no kernel can
-    pack stay as they are. Other names of `weights`, such as "bfloat16", which is for GPUs, raise an error.
+    weights and adds the packed ones, which need as much memory again (a quarter in int8), or twice as much if different
+    kernels are faster for few and for many rows. Weights that no kernel can pack stay as they are. Other names of
+    `weights`, such as "bfloat16", which is for GPUs, raise an error.
     """
     if weights not in KERNELS:  # matrix-product kernels by the precision of their weights
         raise unknown_name("kind of weights", weights, KERNELS)
@@ -137,7 +139,8 @@ class InferenceResidual(ResidualMixer):
 
         A decoding step of one token per row is one compiled function, where that is faster.
         """
-        if state is not None and x.shape[1] == 1 and self.step is not None:
+        is_step = x.shape[1] == 1 and not torch.compiler.is_compiling()
+        if state is not None and is_step and self.step is not None:
             output = self.step(x, context, state, lambda: self.apply_modules(x, context, state).output)
             if output is not None:
                 return MixerOutput(output, state)
@@ -264,13 +267,12 @@ class InferenceSelfAttention(SelfAttentionMixer):
             return None
         if self.rotations is not None and not 0 < (layout.num_positions or 0) <= self.rotations.shape[0]:
             return None
-        tensors = (positions, encoded_positions, keys, values)
-        if not all(map(Tensor.is_contiguous, tensors)) or keys.dtype != torch.float32:
+        if not (can_read(keys, values) and can_read(positions, encoded_positions, dtype=torch.long)):
             return None
-        pointers = (*map(Tensor.data_ptr, tensors), length)
+        pointers = (*map(Tensor.data_ptr, (positions, encoded_positions, keys, values)), length)
         if ancestors is None:
             return 1, None, *pointers
-        if ancestors.shape[2] != length or not ancestors.is_contiguous():
+        if ancestors.shape[2] != length or not can_read(ancestors, dtype=torch.long):
             return None
         return ancestors.shape[1], ancestors.data_ptr(), *pointers
 
@@ -285,8 +287,10 @@ class InferenceSelfAttention(SelfAttentionMixer):
         is_fast = self.has_fast_path and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
         if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not is_fast:
             return super().forward(x, context, state)
-        if self.heads_step is not None and (y := self.heads_step(self.project(x), context, state)) is not None:
-            return MixerOutput(self.output(y), state)
+        if self.heads_step is not None and not torch.compiler.is_compiling():
+            heads = self.heads_step(self.project(x), context, state)
+            if heads is not None:
+                return MixerOutput(self.output(heads), state)
         keys, values = state["key"], state["value"]
         cached, mask = self.step_masks(x, context, length=keys.shape[1])  # `cached.rows` (R 1): where to write
         batch = len(cached.keys.positions)  # B; without a beam R
@@ -361,8 +365,7 @@ class InferenceCrossAttention(CrossAttentionMixer):
         if projections is None:  # those that are computed now would be gone when the function reads them
             return None
         key, value, mask = projections["key"], projections["value"], projections.get("mask")
-        is_arranged = key.transpose(-1, -2).is_contiguous() and value.is_contiguous()  # by `matmul_layout`
-        if not is_arranged or key.dtype != torch.float32:
+        if not can_read(key.transpose(-1, -2), value, *(() if mask is None else (mask,))):  # see `matmul_layout`
             return None
         pointers = key.data_ptr(), value.data_ptr(), None if mask is None else mask.data_ptr()
         return rows // key.shape[0], *pointers, key.shape[2]
@@ -385,7 +388,7 @@ class InferenceCrossAttention(CrossAttentionMixer):
         is_transposed = key.stride(-2) == 1  # `project_memory` does so on a CPU in inference
         if context.recorder is not None or not is_transposed:
             return super().forward(x, context, state)
-        if self.heads_step is not None and x.shape[1] == 1:
+        if self.heads_step is not None and x.shape[1] == 1 and not torch.compiler.is_compiling():
             heads = self.heads_step(self.query(x), context, state)
             if heads is not None:
                 return MixerOutput(self.output(heads), state)

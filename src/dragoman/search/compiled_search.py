@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 
 from dragoman.parts import cpu_kernels
-from dragoman.parts.cpu_kernels import check
+from dragoman.parts.cpu_kernels import can_read, check
 from dragoman.search.search_state import HypothesisBuffer, SearchState, tensor_leaves
 
 if TYPE_CHECKING:
     from dragoman.search.engine import SpecialTokens
 
 
-def supports(state: SearchState, logits: Tensor) -> bool:
-    """Whether the compiled functions can read logits and state: on a CPU, in float32, contiguous."""
-    if logits.device.type != "cpu" or torch.compiler.is_compiling() or not cpu_kernels.can_read(logits, state.scores):
+def supports(state: SearchState, logits: Tensor, suppressed: Tensor) -> bool:
+    """Whether the compiled functions can read logits, state and the ids of suppressed tokens."""
+    if not (can_read(logits, state.scores) and can_read(state.done, dtype=torch.bool)):
         return False
-    tensors = (state.step, state.tokens, state.max_length, state.done, state.output_tokens)
-    return all(map(Tensor.is_contiguous, tensors)) and all(map(Tensor.is_contiguous, tensor_leaves(state.strategy)))
+    indices = (suppressed, state.step, state.tokens, state.max_length, state.output_tokens)
+    is_contiguous = all(map(Tensor.is_contiguous, tensor_leaves(state.strategy)))
+    return is_contiguous and can_read(*indices, dtype=torch.long) and logits.numel() > 0 < state.output_tokens.numel()
 
 
 def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialTokens, state: SearchState) -> bool:
@@ -34,8 +35,8 @@ def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialToken
     The tokens `suppressed` (N ids), and EOS before `min_length` tokens, are not generated. Scores get log p of the
     token. Hypotheses that have ended do not change.
     """
-    functions = cpu_kernels.library()
-    if functions is None or not supports(state, logits):
+    functions = None if torch.compiler.is_compiling() else cpu_kernels.library()
+    if functions is None or not supports(state, logits, suppressed):
         return False
     assert state.strategy.ended_rows is not None
     sizes = len(logits), logits.shape[-1], torch.get_num_threads()
@@ -66,8 +67,9 @@ def beam_step(
         n_best: number of finished hypotheses that are returned.
         divisor_grows: whether longer hypotheses are divided by larger numbers.
     """
-    functions, (batch, hypotheses, width) = cpu_kernels.library(), logits.shape
-    if functions is None or not supports(state, logits) or width < 2:
+    functions = None if torch.compiler.is_compiling() else cpu_kernels.library()
+    batch, hypotheses, width = logits.shape
+    if functions is None or not supports(state, logits, suppressed) or width < 2:  # 2K continuations are considered
         return None
     finished, truncated = map(_buffer_struct, (state.strategy.finished, state.strategy.truncated))
     numbers = rule, n_best, divisor_grows, len(divisors)
