@@ -240,7 +240,7 @@ def test_wrong_features_are_refused(run: Run, corpus: Path, tmp_path: Path) -> N
     source, lemmas, forms = str(corpus / "train.tsv"), [str(corpus / "lemmas")], [str(corpus / "forms")]
     with pytest.raises(UserError, match="exclude each other"):
         prepare(source=[source], features_column="2", source_features=[source])
-    with pytest.raises(UserError, match="got 1 source files but 2 files of source features"):
+    with pytest.raises(UserError, match="1 source files need as many files of source features, but 2 were given"):
         prepare(source=lemmas, target=forms, source_features=[source, source])
     with pytest.raises(UserError, match="expected columns 0 and 1 and 5"):
         prepare(source=[source], features_column="5")

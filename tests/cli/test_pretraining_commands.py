@@ -292,7 +292,7 @@ def test_impossible_pretraining_is_rejected(
     answer = dragoman("train", tmp_path / "run", "--source", corpus / "train.en", *arguments)
     assert answer.code == 2
     assert message in answer.err
-    assert answer.err.count("\n") <= 4
+    assert answer.err.count("\n") <= 5
     assert not (tmp_path / "run").exists()
 
 

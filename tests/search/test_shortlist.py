@@ -14,7 +14,7 @@ import torch
 from dragoman import load
 from dragoman.config import from_dict
 from dragoman.data import lexical_model, phrasebook
-from dragoman.data.lexical_model import learn_lexical_model, monotone_share
+from dragoman.data.lexical_model import alignment_statistics, learn_lexical_model
 from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
 from dragoman.run import Run
@@ -113,14 +113,26 @@ def test_probabilities_are_those_worked_out_by_hand() -> None:
 def test_share_of_monotone_alignments(reorder: Callable[[list[int]], list[int]], share: float) -> None:
     sources = list(map(list, permutations(range(6), 4)))
     store: Any = Pairs(sources, [reorder(source) for source in sources])
-    assert monotone_share(store, (6, 6)) == pytest.approx(share)
+    assert alignment_statistics(store, (6, 6)).monotone == pytest.approx(share)
+
+
+def test_share_of_information_that_source_tokens_give() -> None:
+    """All of it if each target token has a source token of its own, nothing if all sources are the same token."""
+    sources = list(map(list, permutations(range(6), 4)))
+    store: Any = Pairs(sources, sources)
+    assert alignment_statistics(store, (6, 6)).explained > 0.8  # after five iterations
+    store = Pairs([[0]] * len(sources), sources)
+    assert alignment_statistics(store, (1, 6)).explained == pytest.approx(0, abs=1e-6)
+    store = Pairs([[0], [0]], [[1, 1], [1]])
+    assert alignment_statistics(store, (1, 2)).explained == 0  # a target that is always the same has no information
 
 
 def test_features_are_no_positions() -> None:
     sources = list(map(list, permutations(range(6), 4)))
     store: Any = Pairs([[6, *source] for source in sources], [[*source, 6] for source in sources])
-    assert monotone_share(store, (7, 7)) == pytest.approx(0.8)  # the last of five tokens is the feature's
-    assert monotone_share(store, (7, 7), ignored=range(6, 7)) > 0.9
+    # the last of five tokens is the feature's
+    assert alignment_statistics(store, (7, 7)).monotone == pytest.approx(0.8)
+    assert alignment_statistics(store, (7, 7), ignored=range(6, 7)).monotone > 0.9
 
 
 def test_what_is_looked_at_together_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ class TrainingConfig(Section, section="training"):
         None,
         "Maximum training time in minutes, including validation. The learning-rate schedule is fitted to end at that "
         "time.",
-        min=0,
+        min=0.01,
         auto="no limit",
     )
     patience: int | None = setting(

@@ -15,6 +15,7 @@ from dragoman.data.token_store import TokenStore
 MAX_BATCH_LINKS = 2**22  # pairs of a source and a target token that are processed at a time
 MAX_TABLE_ENTRIES = 2**24  # pairs of tokens with a probability
 EM_ITERATIONS = 3
+MIN_PROBABILITY = 1e-9  # p(t|s) of a pair that the model has not counted
 MAX_ALIGNED_PAIRS = 1000  # sentence pairs by which the share of monotone alignments is estimated
 
 IntArray = NDArray[np.int64]
@@ -92,21 +93,38 @@ def learn_lexical_model(
     return model
 
 
-def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = range(0)) -> float:
-    """Return the share of target tokens that can be aligned with the source without crossing links.
+class AlignmentStatistics(NamedTuple):
+    """How the target tokens of a corpus depend on single source tokens.
+
+    Attributes:
+        monotone: share of target tokens that can be aligned with the source without crossing links: near 1 for
+            pronunciation and transliteration, about 0.5 if the order is arbitrary.
+        explained: share of the information about a target token that its source token gives,
+            mean log p(t|s) / p(t) over the entropy of p(t): at least 0.5 for pronunciation and transliteration, near 0
+            where each target token depends on several source tokens, as in arithmetic.
+    """
+
+    monotone: float
+    explained: float
+
+
+def alignment_statistics(store: TokenStore, sizes: tuple[int, int], ignored: range = range(0)) -> AlignmentStatistics:
+    """Align target tokens with source tokens, and return in what order, and how well they are explained.
 
     Each target token is linked with the source token of the largest p(t|s), of equal ones with that nearest to the
-    diagonal; the longest sequence of links that does not step backward counts. It is near 1 for pronunciation and
-    transliteration, and about 0.5 if the order is arbitrary. Targets of one token, which have no order, do not count;
-    the share is 0 if there are no others. `ignored` are the ids of source tokens without a position, such as
-    grammatical features. `sizes` are those of the vocabularies.
+    diagonal; the longest sequence of links that does not step backward counts as monotone. Targets of one token, which
+    have no order, do not count; both shares are 0 if there are no others. `ignored` are the ids of source tokens
+    without a position, such as grammatical features. `sizes` are those of the vocabularies.
     """
     model = learn_lexical_model(store, sizes, MAX_ALIGNED_PAIRS, iterations=5)
     probabilities = model.probabilities()
     monotone = total = 0
+    gains, tokens_in_text = 0.0, np.zeros(sizes[1])  # Σ log p(t|s), and how often each target token occurs
     for links in token_links(store, spread_rows(store, MAX_ALIGNED_PAIRS)):
         is_ignored = (links.source >= ignored.start) & (links.source < ignored.stop)
         _, p = model.lookup(links, probabilities)  # p(t|s) of each pair of a source and a target token of a sentence
+        gains += float(np.log(np.maximum.reduceat(p, links.starts).clip(min=MIN_PROBABILITY)).sum())
+        tokens_in_text += np.bincount(links.target[links.starts], minlength=sizes[1])
         p = np.where(is_ignored, -1.0, p).round(12)  # −1: never the largest; rounded, so that equal ones are ties
         ends, first = np.append(links.starts[1:], len(p)), 0  # first: index of the first token of a sentence
         for length in links.target_lengths:
@@ -119,7 +137,10 @@ def monotone_share(store: TokenStore, sizes: tuple[int, int], ignored: range = r
             if length > 1:
                 monotone += _longest_monotone(chosen)
                 total += len(chosen)
-    return monotone / max(1, total)
+    frequencies = tokens_in_text[tokens_in_text > 0] / max(1.0, tokens_in_text.sum())
+    entropy = -float((frequencies * np.log(frequencies)).sum())
+    explained = 1 + gains / max(1.0, tokens_in_text.sum()) / entropy if entropy > 0 else 0.0
+    return AlignmentStatistics(monotone / max(1, total), float(explained))
 
 
 def _best_position(probabilities: FloatArray, relative_position: float) -> int:

@@ -32,7 +32,7 @@ MIN_UNSPACED_WORD_LENGTH = 15  # characters per whitespace-separated word in scr
 MAX_SHOWN = 3  # locations and samples of each kind
 MAX_SHOWN_TOKENS = 60  # of a sample; the rest of a long text is not printed
 WARNING_SHARE = 0.05
-MAX_EXCEPTION_SHARE = 0.5  # of pairs with very different lengths; if most have them, the task does, not an error
+MAX_EXCEPTION_SHARE = 0.3  # of pairs with very different lengths; more are a property of the task, and no errors
 MAX_REPEATED_SHARE = 0.9  # of pairs with equal sides, where targets repeat their sources by nature
 MAX_OTHER_SCRIPTS = 0.1  # of the letters of a side; more is a mixture of languages, or a mistake
 

@@ -13,11 +13,12 @@ from dragoman.data.batching import BATCH_FILL
 from dragoman.data.text_profile import CorpusProfile
 from dragoman.errors import UserError
 from dragoman.evaluation import choose_bleu_tokenizer
+from dragoman.evaluation.metric_choice import MIN_FORMAL_PUNCTUATION
 from dragoman.models import ModelSpec, cached_meta_model, training_flops
 from dragoman.objectives import Objective, objective_class, objective_settings
 from dragoman.systems import SYSTEMS
 from dragoman.text import TOKENIZER_TYPES
-from dragoman.text.untranslatable import CopyEvidence
+from dragoman.text.untranslatable import MIN_LETTERLESS_LINES, CopyEvidence
 from dragoman.training.memory_plan import choose_memory_plan
 from dragoman.training.recipes import (
     MIN_STEPS,
@@ -108,17 +109,23 @@ class Defaults:
         self.config = replace_settings(self.config, values)
 
 
-def choose_copy_untranslatable(defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence) -> None:
+def choose_copy_untranslatable(
+    defaults: Defaults, data_format: DataFormat, evidence: CopyEvidence, text: CorpusProfile
+) -> None:
     """Set `search.copy_untranslatable`: whether lines of numbers, punctuation or addresses are copied, not translated.
 
     Args:
         defaults: the configuration so far, in which the setting is set and recorded; what the user has set stays.
         data_format: format of the corpus; only translations copy.
         evidence: counts of such lines, numbers and punctuation marks in the training pairs, and of those that are kept.
+        text: statistics of the training pairs. If the target is a formal language, such as JSON or code, only lines of
+            the corpus that are copied are evidence: its numbers are arguments of something else.
     """
     if defaults.config.search.copy_untranslatable is not None:
         return
-    if data_format.is_translation and defaults.objective.generates and evidence.reason:
+    is_formal = text.target is not None and text.target.punctuation >= MIN_FORMAL_PUNCTUATION
+    has_evidence = bool(evidence.reason) and (not is_formal or evidence.lines >= MIN_LETTERLESS_LINES)
+    if data_format.is_translation and defaults.objective.generates and has_evidence:
         reason = f"lines of numbers, punctuation or addresses, since {evidence.reason}"
         defaults.set_and_report("search.copy_untranslatable", True, reason)
     else:

@@ -61,8 +61,9 @@ def choose_length_limit(
         if needed_offset > offset:
             offset, reason = needed_offset, "so that no validation pair exceeds the limit"
     limit = {"length_ratio": ratio, "length_offset": offset}
+    formula = f"at most {ratio:g} × source tokens + {offset} tokens"
     for name in missing:
-        defaults.set_and_report(f"search.{name}", limit[name], reason)
+        defaults.set_and_report(f"search.{name}", limit[name], f"{formula}: {reason}")
 
 
 def _lengths_in_search(lengths: LengthCounts, framing: Framing) -> tuple[Numbers, Numbers]:

@@ -237,7 +237,7 @@ def _survey(
         "survey",
         *request.text_key,
     )
-    split, validation = _choose_validation_pairs(request, survey, cleaning)
+    split, validation = _choose_validation_pairs(request, survey, cleaning, log)
     if config.text.add_language:
         request = _add_language(request, split, log)
     return SurveyedText(request, survey, split, validation, cleaning, parallel)
@@ -256,7 +256,7 @@ def _make_vocabulary(surveyed: SurveyedText, defaults: Defaults, log: Log, cache
     source, target = tokenizers = make_tokenizers(
         request, defaults, surveyed.training_pairs, survey, surveyed.validation, log, cache
     )
-    choose_copy_untranslatable(defaults, data_format, survey.copying)
+    choose_copy_untranslatable(defaults, data_format, survey.copying, survey.profile)
     # `features` are the ids of symbols for features of sources, such as "PST"
     sizes = VocabularySizes(
         source=source.vocab_size, target=target.vocab_size, joint=source is target, features=source.features.id_range
@@ -389,7 +389,7 @@ def _estimate_memory(spec: ModelSpec, config: Config, parameters: ParameterCount
 
 
 def _choose_validation_pairs(
-    request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey, cleaning: CleaningReport | None
+    request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey, cleaning: CleaningReport | None, log: Log
 ) -> tuple[HoldoutSplit | None, CorpusCounts | None]:
     """Choose the pairs to validate on: those of validation files, or some of the training pairs that `survey` counts.
 
@@ -419,6 +419,13 @@ def _choose_validation_pairs(
         else:
             problem = f"has the same source in all {survey.holdout.num_pairs:,} {items}: give others"
         raise UserError(f"no pairs can be held out for validation: {file} {problem}, or name files with --valid-source")
+    size = request.config.data.validation_size
+    if size is not None and 2 * size > survey.pairs:
+        raise UserError(
+            f"data.validation_size={size} would hold out more than half of {survey.pairs:,} pairs for validation: set "
+            f"it to at most {survey.pairs // 2:,}, or name files with --valid-source"
+        )
+    log(f"holding out {split.pairs:,} of {survey.pairs:,} pairs for validation")
     return split, None
 
 

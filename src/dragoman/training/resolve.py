@@ -138,9 +138,10 @@ def make_corpora(config: Config, prefix: str = "") -> list[Corpus]:
     )
     for file_kind, paths in (("target files", targets), ("files of source features", features)):
         if paths and len(sources) != len(paths):
+            both = ", and '' for a source file that contains both sides" if paths is targets else ""
             raise UserError(
-                f"got {len(sources)} source files but {len(paths)} {file_kind}: give one of the {file_kind} for each "
-                "source file"
+                f"{len(sources)} source files need as many {file_kind}, but {len(paths)} were given: give one for each "
+                f"source file, in the same order{both}"
             )
     no_files = [None] * len(sources)
     return [
@@ -347,9 +348,12 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
         name, defaults = system_default or (spec.default_objectives.get(content), {})
         if name is None:
             expected_content = " or ".join(spec.default_objectives)
+            specs = {name: other.spec(VocabularySizes(100, 100, True), "tiny") for name, other in SYSTEMS.items()}
+            suitable = ", ".join(name for name, other in specs.items() if content in other.default_objectives)
+            hint = f"choose another --system ({suitable})"
             raise UserError(
                 f"the system {config.system.name} learns from {expected_content}, but the training files contain "
-                f"{content}: give other files, or choose another --system"
+                f"{content}: {hint}, or give other files"
             )
         settings = dict(defaults) | settings
     check_objective(name, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.config import Config
 from dragoman.data import DataFormat, TokenStore
-from dragoman.data.lexical_model import monotone_share
+from dragoman.data.lexical_model import alignment_statistics
 from dragoman.data.text_profile import CorpusProfile
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer
@@ -13,6 +13,7 @@ from dragoman.training.text_defaults import MAX_WORDS, are_phonemes
 
 MONOTONE_SYSTEM = "hard-monotonic"  # for words that are spelled, pronounced, transliterated or inflected
 MIN_MONOTONE_SHARE = 0.7  # at least 0.75 in the pronunciation of 21 languages, below 0.6 in dates, names and commands
+MIN_EXPLAINED_SHARE = 0.3  # 0.52 in formulas of chemical names, 0.75 to 0.91 in pronunciation, 0.15 in sums of numbers
 MAX_WORD_TOKENS = 30  # in the mean; its cost grows with the product of source and target length
 MAX_MONOTONE_PAIRS = 50_000  # from more, a Transformer learns as well
 
@@ -31,9 +32,9 @@ def choose_system(
 ) -> None:
     """Choose the system `hard-monotonic` for a small corpus of single words, as characters or as letters with spaces.
 
-    It is chosen if most target tokens follow the order of the source tokens that they come from, pairs are few and
-    short, and the user has not named a system, an objective, or a model to start from. A paper's recipe, or a setting
-    of the system that `hard-monotonic` lacks, excludes it.
+    It is chosen if most target tokens follow the order of the source tokens that they come from, these tell much about
+    them, pairs are few and short, and the user has not named a system, an objective, or a model to start from. A
+    paper's recipe, or a setting of the system that `hard-monotonic` lacks, excludes it.
 
     Args:
         defaults: the configuration so far, in which `system.name` is set and recorded.
@@ -63,9 +64,10 @@ def choose_system(
     if not are_spelled or have_subwords or is_long or len(store) > MAX_MONOTONE_PAIRS:
         return
     # feature symbols of sources, such as "PST", have no order: their ids are ignored
-    share = monotone_share(store, (sizes.source, sizes.target), ignored=sizes.features)
-    if share >= MIN_MONOTONE_SHARE:
-        order = f"{100 * share:.0f} % of the target tokens follow the order of the source tokens they come from"
+    alignment = alignment_statistics(store, (sizes.source, sizes.target), ignored=sizes.features)
+    if alignment.monotone >= MIN_MONOTONE_SHARE and alignment.explained >= MIN_EXPLAINED_SHARE:
+        share = f"{100 * alignment.monotone:.0f} %"
+        order = f"{share} of the target tokens follow the order of the source tokens they come from"
         defaults.set_and_report("system.name", MONOTONE_SYSTEM, f"{len(store):,} pairs of words; {order}")
 
 

@@ -159,7 +159,8 @@ class HFConfig:
         eos = self.generation.get("eos_token_id", self.values.get("eos_token_id"))
         bad_words = self.generation.get("bad_words_ids") or []
         single_tokens = [word[0] for word in bad_words if isinstance(word, list) and len(word) == 1 and word[0] != eos]
-        return tuple(sorted({*single_tokens, *(self.generation.get("suppress_tokens") or [])}))
+        tokens = {*single_tokens, *(self.generation.get("suppress_tokens") or [])}
+        return tuple(sorted(token for token in tokens if token >= 0))  # −1 is no token
 
     def label_names(self) -> tuple[str, ...]:
         """Return the names of a classifier's labels (id2label); LABEL_0, LABEL_1 … for `num_labels` (2) if missing."""

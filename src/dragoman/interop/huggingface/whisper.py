@@ -202,7 +202,7 @@ def _framing(config: HFConfig) -> Framing:
         source_prefix=(),
         source_suffix=(),
         forced_bos=tuple(prompt),
-        suppressed=tuple(token for token in config.suppressed_tokens() if token >= 0),  # -1 is no token
+        suppressed=config.suppressed_tokens(),
         languages=language_codes,
         suppressed_first=tuple(generation.get("begin_suppress_tokens") or ()),  # not right after the prompt
         forced_is_prompt=True,  # language, task … do not count in the length of a transcript
