@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,25 @@ from dragoman.config.setting_declarations import Section, convert, parse_text, s
 from dragoman.config.text_settings import FeatureConfig, TextConfig
 from dragoman.config.training_settings import ObjectiveConfig, SystemConfig, TrainingConfig
 from dragoman.errors import UserError, unknown_name
+
+#: our settings by their names in fairseq, OpenNMT, Hugging Face and others
+SETTINGS_ELSEWHERE = {
+    "arch": "system.name",
+    "beam": "search.beam_size",
+    "d_model": "system.settings.model_dim",
+    "dropout": "system.settings.dropout",
+    "encoder_layers": "system.settings.layers",
+    "hidden_size": "system.settings.model_dim",
+    "lenpen": "search.length_penalty",
+    "lr": "training.learning_rate",
+    "max_epoch": "training.epochs",
+    "max_tokens": "training.batch_tokens",
+    "max_update": "training.steps",
+    "num_beams": "search.beam_size",
+    "num_heads": "system.settings.heads",
+    "num_layers": "system.settings.layers",
+    "train_steps": "training.steps",
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +102,7 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
             continue
         section_class = SECTIONS.get(section)
         if section_class is None:
-            raise unknown_name(f"section in {where}:", section, SECTIONS)
+            raise _unknown_setting(f"section in {where}:", section, SECTIONS)
         if not isinstance(settings, dict):
             raise UserError(
                 f"the section {section} of {where} must map settings to values, but is {settings!r}: write one "
@@ -93,7 +112,7 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
         for name in settings:
             if name not in declared:
                 known_names = [f"{section}.{key}" for key in declared]
-                raise unknown_name(f"setting in {where}:", f"{section}.{name}", known_names)
+                raise _unknown_setting(f"setting in {where}:", f"{section}.{name}", known_names)
         sections[section] = section_class(**settings)
     return Config(**sections)
 
@@ -142,7 +161,7 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
             raise UserError(f"the setting {name} is now called {present_name}: use {present_name}")
         section, *keys = name.split(".")
         if section not in SECTIONS:
-            raise unknown_name("section", section, SECTIONS)
+            raise _unknown_setting("section", section, SECTIONS)
         if not keys:
             raise UserError(
                 f"{name} is a section of settings, not a setting: set its settings one by one, such as "
@@ -178,6 +197,21 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         hint = setting_type(name)
         values[name] = convert(parse_text(value, hint, name), hint, name)
     return values
+
+
+def _unknown_setting(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """Return the error for an unknown setting or section: it suggests the setting that the name has elsewhere.
+
+    That is a setting of any section whose name ends like `name`, or what other toolkits call `name`; otherwise the
+    nearest of the `known` names. `kind` says what is unknown.
+    """
+    key = name.rpartition(".")[2]
+    settings = [f"{section}.{other}" for section, kinds in SECTIONS.items() for other in settings_of(kinds)]
+    same = [setting for setting in settings if setting.endswith(f".{key}")]
+    suggestion = SETTINGS_ELSEWHERE.get(key) or (same[0] if same else None)
+    if suggestion is None:
+        return unknown_name(kind, name, known)
+    return UserError(f"unknown {kind} {name!r}: did you mean {suggestion!r}?")
 
 
 def setting_type(name: str) -> Any:
