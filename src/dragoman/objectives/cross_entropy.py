@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data import IGNORE_INDEX
+from dragoman.parts.cpu_products import product
 from dragoman.parts.precision import at_least_float32
 
 #: logits that exist at a time: what fits the cache of a CPU, what keeps a GPU busy
@@ -78,7 +79,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         nll, smooth = _zero(x), _zero(x)
         for start in range(0, len(x), chunk_size):
             chunk, label = x[start : start + chunk_size], labels[start : start + chunk_size]
-            logits = at_least_float32(chunk @ cast_weight.T)  # n V
+            logits = at_least_float32(product(chunk, cast_weight.T))  # n V
             mask, label = (label != IGNORE_INDEX).to(logits.dtype), label.clamp(min=0)[:, None]  # 0 if ignored
             if bias is not None:
                 logits += bias
@@ -93,7 +94,7 @@ class FusedCrossEntropy(torch.autograd.Function):
             grad_logits = _subtract_at(e, label, (1 - smoothing) * s[:, None]).to(x.dtype)  # times s, without ε/V
             scale = mask / s
             epsilon = smoothing * mask  # ε, or 0 if the label is ignored
-            grad_chunk = scale[:, None] * at_least_float32(grad_logits @ cast_weight)
+            grad_chunk = scale[:, None] * at_least_float32(product(grad_logits, cast_weight))
             grad_x[start : start + chunk_size] = grad_chunk - epsilon[:, None] * mean_weight
             if grad_weight is not None:
                 scaled_chunk = (at_least_float32(chunk) * scale[:, None]).to(x.dtype)
@@ -155,7 +156,7 @@ class RDropCrossEntropy(torch.autograd.Function):
             stop = min(half, start + tokens_at_a_time)
             chunk = passes[:, start:stop].flatten(0, 1)  # 2n D
             label = labels[start:stop]  # the same in both passes
-            logits = at_least_float32(chunk @ cast_weight.T)
+            logits = at_least_float32(product(chunk, cast_weight.T))
             mask, label = (label != IGNORE_INDEX).to(logits.dtype)[None, :, None], label.clamp(min=0)[None, :, None]
             log_p = (logits if bias is None else logits + bias).log_softmax(-1).unflatten(0, (2, -1))  # 2 n V
             p = log_p.exp()
@@ -169,7 +170,7 @@ class RDropCrossEntropy(torch.autograd.Function):
             label_target = torch.where(torch.arange(vocab_size, device=x.device) == label, 1 - smoothing, 0.0)
             grad_logits = mask * (p - label_target - smoothing / vocab_size + alpha / 2 * grad_divergence)
             grad_logits = grad_logits.flatten(0, 1).to(x.dtype)  # 2n V
-            grad_x[:, start:stop] = (grad_logits @ cast_weight).unflatten(0, (2, -1))
+            grad_x[:, start:stop] = product(grad_logits, cast_weight).unflatten(0, (2, -1))
             if grad_weight is not None:
                 grad_weight = _add_product(grad_weight, grad_logits.T, chunk)
             if grad_bias is not None:
@@ -231,7 +232,7 @@ class TokenLogProbs(torch.autograd.Function):
             g = grad_log_p[chunk, None]  # n 1
             # −g p + g [label]
             grad_logits = _subtract_at(p.mul_(-g), labels[chunk].clamp(min=0)[:, None], -g).to(x.dtype)
-            grad_x[chunk] = grad_logits @ cast_weight
+            grad_x[chunk] = product(grad_logits, cast_weight)
             if grad_weight is not None:
                 grad_weight = _add_product(grad_weight, grad_logits.T, x[chunk])
             if grad_bias is not None:
@@ -249,7 +250,7 @@ def _scale_gradients(stored: tuple[Tensor | None, ...], scale: Tensor) -> tuple[
 
 def _chunk_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the logits W x + b of n tokens, n D → n V, in float32 or better."""
-    logits = at_least_float32(x @ weight.to(x.dtype).T)
+    logits = at_least_float32(product(x, weight.to(x.dtype).T))
     return logits if bias is None else logits + bias
 
 
@@ -273,6 +274,8 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
     It is computed in place in float32 and float64. Products of 16-bit matrices are added in float32.
     """
+    if left.dtype == torch.float32 and not left.is_cuda:
+        return total.add_(product(left, right))
     if left.dtype in (torch.float32, torch.float64):
         return total.addmm_(left, right)
     if left.is_cuda:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from dragoman.parts.cpu_products import product
+
 
 class StepProduct(NamedTuple):
     """What the weight gradient xᵀ g of one product y = x W is computed from."""
@@ -122,7 +124,7 @@ class CollectGradient(torch.autograd.Function):
         x, g = (torch.cat(steps, -2) for steps in zip(*ctx.products))
         ctx.products.clear()
         grad_bias = None if ctx.bias is None else g.sum(0, dtype=ctx.bias.dtype)
-        return x.mT @ g, grad_bias, None  # no gradient of the list `products`
+        return product(x.mT, g), grad_bias, None  # no gradient of the list `products`
 
 
 class DeferredProduct(torch.autograd.Function):
@@ -139,7 +141,8 @@ class DeferredProduct(torch.autograd.Function):
         """
         ctx.save_for_backward(x, matrix)
         ctx.products = products
-        return x @ contiguous if bias is None else torch.addmm(bias.to(x.dtype), x, contiguous)
+        y = product(x, contiguous)
+        return y if bias is None else y.add_(bias.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, None, None, None, None]:
@@ -152,5 +155,5 @@ class DeferredProduct(torch.autograd.Function):
         # If only other gradients are wanted, `CollectGradient` does not run, and the list keeps x. It must not keep the
         # graph of x, which holds the list: Python cannot free such a cycle.
         ctx.products.append(StepProduct(x.detach(), grad_output))
-        grad_x = grad_output @ matrix.mT if ctx.needs_input_grad[0] else None
+        grad_x = product(grad_output, matrix.mT) if ctx.needs_input_grad[0] else None
         return grad_x, None, None, None, None

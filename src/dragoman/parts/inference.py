@@ -19,6 +19,7 @@ from dragoman.parts.attention_function import additive_mask, cached_keys, matmul
 from dragoman.parts.compiled_steps import CompiledHeads, CompiledStep, attention_fields, head_norms
 from dragoman.parts.copying import CopyingOutput
 from dragoman.parts.cpu_kernels import can_read
+from dragoman.parts.cpu_products import FastLinear
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
@@ -432,6 +433,7 @@ def rotation_table(position: RotaryPosition) -> Tensor:
 
 PACKED_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
     nn.Linear: PackedLinear,
+    FastLinear: PackedLinear,
     OutputLayer: PackedOutput,
     CopyingOutput: PackedCopyingOutput,
 }
