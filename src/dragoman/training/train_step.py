@@ -26,6 +26,7 @@ from dragoman.data import Batch, Batches, DataPosition
 from dragoman.data.batch_arrays import halve_batch
 from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
+from dragoman.parts.cpu_products import use_fastest_products
 from dragoman.parts.precision import accumulator_dtype
 from dragoman.seeding import seed_generators
 from dragoman.training.ema import WeightAverage
@@ -196,6 +197,7 @@ class TrainStep:
         self.gradient_norm, self.skipped_steps = torch.zeros((), device=device), torch.zeros((), device=device)
         self.loss_scale = torch.ones((), device=device)  # 1 / divisor of the step: a tensor, which CUDA graphs read
         self.splitter = BatchSplitter(log)
+        use_fastest_products(objective)
         self.objective: Callable[[Batch, int], Loss] = objective
         if packed and config.compile and strategy.supports_compile:
             # each shape of a batch, or of a part of it, is compiled on its own

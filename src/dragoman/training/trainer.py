@@ -22,7 +22,6 @@ from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 from dragoman.models import Model, ModelSpec
 from dragoman.objectives import Objective, TaskContext, build_objective, objective_class
-from dragoman.parts.cpu_products import use_fastest_products
 from dragoman.parts.spec import Spec, replace_everywhere, without_dropout
 from dragoman.parts.stack import Stack
 from dragoman.processes import stop_on_signals
@@ -193,9 +192,7 @@ class Trainer:
             new_weights = checkpoint.read_values(initial).get(NEW_WEIGHTS, ())
         if not trains_all_weights(self.config):
             prepare_weights(model, self.config, new_weights)
-        model.to(self.device)
-        use_fastest_products(model)
-        return model
+        return model.to(self.device)
 
     def _initial_digest(self) -> str | None:
         """Return the SHA-256 of the initial weights if some of them are frozen; None if all weights are trained.
