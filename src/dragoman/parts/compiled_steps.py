@@ -95,7 +95,7 @@ class CompiledStep:
         return y
 
     def _choose(self, x: Tensor, arguments: Arguments, modules: Callable[[], Tensor]) -> int:
-        """Return the fastest way to compute the layer for so many rows.
+        """Measure which way of computing the layer is fastest for this number of rows, and return it.
 
         All ways write the same keys and values into the caches, so that the step can be repeated.
         """

@@ -217,9 +217,9 @@ def can_read(*tensors: Tensor, dtype: torch.dtype = torch.float32) -> bool:
 
 
 def pack_weight(functions: ctypes.CDLL, weight: Tensor) -> Tensor:
-    """Arrange a weight, outputs × inputs, for the kernels: in blocks of as many outputs as a vector register has lanes.
+    """Arrange a weight, outputs × inputs, for the kernels: outputs in blocks of the width of a vector register.
 
-    Returns blocks × inputs × lanes; missing outputs of the last block are 0.
+    Returns blocks × inputs × width; missing outputs of the last block are 0.
     """
     outputs, inputs = weight.shape
     lanes = functions.lanes()
