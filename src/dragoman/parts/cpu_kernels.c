@@ -442,7 +442,7 @@ int self_attention_core(
     const Attention *layer, float *joined, float *y, int64_t rows, int64_t hypotheses, const int64_t *ancestors,
     const int64_t *positions, const int64_t *rotated_positions, float *keys, float *values, int64_t length,
     int64_t threads) {
-    float *scores = malloc(threads * length * sizeof(float));
+    float *scores = malloc((threads * length + 1) * sizeof(float));
     if (!scores) return 1;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     self_attention_heads(layer, joined, rows, hypotheses, ancestors, positions, rotated_positions, keys, values, length,
@@ -455,7 +455,7 @@ int self_attention_core(
 int cross_attention_core(
     const Attention *layer, float *queries, float *y, int64_t rows, int64_t hypotheses, const float *keys,
     const float *values, const float *mask, int64_t length, int64_t threads) {
-    float *scores = malloc(threads * length * sizeof(float));
+    float *scores = malloc((threads * length + 1) * sizeof(float));
     if (!scores) return 1;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     cross_attention_heads(layer, queries, rows, hypotheses, keys, values, mask, length, scores, y);
