@@ -19,12 +19,13 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 @pytest.fixture
 def with_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let oneDNN be the faster library."""
+    """Let oneDNN be the faster library, also for small products."""
     try:
         cpu_products._onednn_product(torch.ones(8, 4), torch.ones(3, 4), None)
     except (AttributeError, RuntimeError):
         pytest.skip("this torch is without oneDNN's products")
     monkeypatch.setattr(cpu_products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(cpu_products, "MIN_MULTIPLICATIONS", 1)
 
 
 def gradients(layer: nn.Module, x: Tensor) -> list[Tensor | None]:
@@ -72,6 +73,16 @@ def test_products_of_all_layouts(with_onednn: None, sizes: tuple[int, int, int])
     for a in (torch.randn(rows, inner), torch.randn(inner, rows).mT, torch.randn(rows, 2 * inner)[:, :inner]):
         for b in (torch.randn(inner, columns), torch.randn(columns, inner).mT):
             torch.testing.assert_close(product(a, b), a @ b, **TOLERANCE)
+
+
+def test_small_products_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN would compile a kernel for each shape of a batch."""
+    monkeypatch.setattr(cpu_products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(cpu_products, "_onednn_product", None)
+    layer, x = nn.Linear(128, 512), torch.randn(64, 128)
+    use_fastest_products(layer)
+    layer(x).sum().backward()
+    torch.testing.assert_close(product(x, layer.weight.mT), x @ layer.weight.mT)
 
 
 def test_stacks_of_matrices_are_left_to_torch(with_onednn: None) -> None:

@@ -1,7 +1,8 @@
 """Matrix products of training in float32 on a CPU, by the faster of two libraries that torch contains.
 
 torch multiplies by its BLAS library, which on some processors does not use all instructions: oneDNN's products are then
-more than twice as fast. Which is faster is measured once per machine, and both compute the same up to rounding.
+more than twice as fast, once they are compiled for a shape. Small products, whose shapes differ from batch to batch,
+stay with BLAS. Which library is faster is measured once per machine; both compute the same up to rounding.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch.overrides import has_torch_function
 
 from dragoman.parts.kernel_choice import fastest, kernel_choices
 
-MIN_ROWS = 8  # of the left matrix; for fewer, preparing oneDNN's product takes longer than the product
+#: multiplications of a product; oneDNN compiles a kernel for each new shape, which takes up to a millisecond
+MIN_MULTIPLICATIONS = 1 << 29
 MEASURED_ROWS, MEASURED_WIDTH = 1024, 256  # of the product by which the libraries are compared
 MIN_GAIN = 0.2  # share by which oneDNN must be faster, so that all processes of a machine find the same
 
@@ -27,8 +29,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
     Tensors with more dimensions are multiplied by torch, as stacks of matrices.
     """
-    are_matrices = a.dim() == b.dim() == 2 and a.shape[0] >= MIN_ROWS
-    return _onednn_product(a, b.mT, None) if are_matrices and _uses_onednn(a, b) else a @ b
+    is_large = a.dim() == b.dim() == 2 and a.numel() * b.shape[1] >= MIN_MULTIPLICATIONS
+    return _onednn_product(a, b.mT, None) if is_large and _uses_onednn(a, b) else a @ b
 
 
 def use_fastest_products(model: nn.Module) -> None:
@@ -43,9 +45,9 @@ class FastLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x Wᵀ + b: … I → … O."""
-        rows = x.numel() // max(1, x.shape[-1])
+        is_large = x.numel() * self.out_features >= MIN_MULTIPLICATIONS
         # a mode of torch functions, such as that of deferred gradients, computes the products itself
-        if rows < MIN_ROWS or has_torch_function((x,)) or not _uses_onednn(x, self.weight):
+        if not is_large or has_torch_function((x,)) or not _uses_onednn(x, self.weight):
             return F.linear(x, self.weight, self.bias)
         return _LinearFunction.apply(x, self.weight, self.bias)
 
