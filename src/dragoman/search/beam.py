@@ -18,7 +18,7 @@ from dragoman.search.topk import first_true, topk, topk_continuations
 if TYPE_CHECKING:
     from dragoman.search.configs import Beam
 
-STOPPING_RULES = ("never", True, False, "steps")  # in the order of the compiled kernel
+KERNEL_RULES = ("never", True, False, "steps")  # stopping rules, in the order of the compiled kernel
 
 
 @dataclass(kw_only=True)
@@ -122,7 +122,7 @@ class BeamSearch(Strategy):
         max_length = state.output_tokens.shape[2]
         if len(self.divisors) < max_length + 2:
             self.divisors = self.config.length_divisor(torch.arange(max_length + 2)).float()
-        rule = STOPPING_RULES.index(self.config.stopping_rule)
+        rule = KERNEL_RULES.index(self.config.stopping_rule)
         numbers = (self.divisors, rule, self.config.n_best, self.config.length_penalty > 0)
         parents = compiled_search.beam_step(logits, suppressed, special_tokens, state, *numbers)
         return parents is not None, parents

@@ -63,7 +63,7 @@ def beam_step(
         special_tokens: EOS, and the number of tokens before it.
         state: changed in place.
         divisors: length normalization by the number of tokens, for all lengths up to one more than the limits.
-        rule: number of the stopping rule, in the order of `STOPPING_RULES`.
+        rule: number of the stopping rule, in the order of `KERNEL_RULES`.
         n_best: number of finished hypotheses that are returned.
         divisor_grows: whether longer hypotheses are divided by larger numbers.
     """
