@@ -138,3 +138,13 @@ def test_without_the_operator_of_onednn(monkeypatch: pytest.MonkeyPatch, tmp_pat
     cpu_products._measure.cache_clear()
     assert not onednn_is_faster()
     cpu_products._measure.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_can_be_part_of_a_compiled_graph(with_onednn: None, dtype: torch.dtype) -> None:
+    """One graph without breaks, in which torch multiplies; here it is run as it is, without a code generator."""
+    a, b, layer = torch.randn(9, 4).to(dtype), torch.randn(4, 5).to(dtype), nn.Linear(4, 5).to(dtype)
+    use_fastest_products(layer)
+    compiled = torch.compile(lambda a, b: (product(a, b), layer(a)), backend="eager", fullgraph=True)
+    for found, expected in zip(compiled(a, b), (a @ b, nn.functional.linear(a, layer.weight, layer.bias))):
+        torch.testing.assert_close(found, expected)
